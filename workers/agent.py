@@ -54,6 +54,7 @@ from workers.store_door import StoreAgentDoor
 from workers.supervisor import REFUSED, Supervisor
 from workers.tasks import LOCK_VARIABLE
 from workers.token import Terms
+from workers.unused import GpuUse
 
 _REPEAT_S = 5
 """Interval between repetitions of a report."""
@@ -131,6 +132,7 @@ class Agent:
         self._stop = False
         self._draining: Literal["no", "asked", "yes"] = "no"
         self._health = HealthCheck(offer.health, offer.worker, clock) if offer.health is not None else None
+        self._gpu_use = GpuUse(offer.gpu_use, self._note_gpu_use, clock) if offer.gpu_use else None
         self._told_health: HealthVerdict | None = None
         """What the cluster was told of the worker's health since it registered."""
         self._outage = Outage(worker=offer.worker)
@@ -214,8 +216,9 @@ class Agent:
                 time.sleep(0.02)
                 self._look()
         self._forkserver.close()
-        if self._health is not None:
-            self._health.close()
+        for watch in (self._health, self._gpu_use):
+            if watch is not None:
+                watch.close()
         if self._claim is not None:
             os.close(self._claim)
             self._claim = None
@@ -260,6 +263,11 @@ class Agent:
         self._forget_foreign({*held.granted, *held.revoked})
         self._report(held)
         self._resend = False
+
+    def _note_gpu_use(self, use: Mapping[str, float]) -> None:
+        """Let executors know how much of each GPU is used (semantics W13)."""
+        with suppress(OSError):  # a full disk is told of elsewhere; what is not known is not unused
+            self._files.note_gpu_use(use)
 
     def _tell_health(self, verdict: HealthVerdict | None) -> None:
         """Have the cluster grant nothing while the worker is unwell (semantics W11).
@@ -341,7 +349,9 @@ class Agent:
         return (holder.cores, holder.memory_mb, addresses) == (grant.cores, grant.memory_mb, grant.addresses)
 
     def _look(self) -> None:
-        """Update what is running and what has ended, from the lock files and exit notes."""
+        """Update what is running and what has ended, from the lock files and exit notes, and what is used of GPUs."""
+        if self._gpu_use is not None:
+            self._gpu_use.look()
         running: dict[str, Holder] = {}
         for holder in self._files.known():
             if holder.executor in self._ended:

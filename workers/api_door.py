@@ -262,12 +262,18 @@ class ApiExecutorDoor:
         self._ask("finish", Raw, door.Finish(put_back=put_back), Raw())
 
     def keep_output(
-        self, tails: Mapping[int, bytes], *, unwritten: int = 0, why: str = "", used: Measured | None = None
+        self,
+        tails: Mapping[int, bytes],
+        *,
+        unwritten: int = 0,
+        why: str = "",
+        used: Measured | None = None,
+        unused: door.Unused | None = None,
     ) -> bool:
         """As `ExecutorDoor.keep_output`."""
         granted = True
         for part in _tail_parts(tails):
-            said = door.OutputTails(tails=part, unwritten=unwritten, why=why, used=used)
+            said = door.OutputTails(tails=part, unwritten=unwritten, why=why, used=used, unused=unused)
             granted, unwritten = self._ask("output", door.Kept, said, door.Kept(granted=False)).granted, 0
         return granted
 

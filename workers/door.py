@@ -154,17 +154,22 @@ class StepRequest(msgspec.Struct, frozen=True):
     completions: list[Completion] = []
 
 
+Unused = tuple[str, int]
+"""What an executor does not use, `cores` or `GPUs`, and for how long (s)."""
+
+
 class OutputTails(msgspec.Struct, frozen=True):
     """The output tails of running tasks as base64; that of a driver or a program is of task 0.
 
     `unwritten` bytes of output are not in the worker's files, as its disk does not take them; `why` is the reason.
-    `used` is what a program has used that ended.
+    `used` is what a program has used that ended, `unused` what the executor does not use, and for how long (s).
     """
 
     tails: list[tuple[int, bytes]] = []
     unwritten: int = 0
     why: str = ""
     used: Measured | None = None
+    unused: Unused | None = None
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -270,11 +275,18 @@ class ExecutorDoor(Protocol):
         """Remove the record by which RQ's tools show it; with `put_back`, return its running tasks to the queue."""
 
     def keep_output(
-        self, tails: Mapping[int, bytes], *, unwritten: int = 0, why: str = "", used: Measured | None = None
+        self,
+        tails: Mapping[int, bytes],
+        *,
+        unwritten: int = 0,
+        why: str = "",
+        used: Measured | None = None,
+        unused: Unused | None = None,
     ) -> bool:
         """Keep the output tails of running tasks, or of a driver or a program, as task 0; whether it is granted.
 
         So many further bytes are `unwritten` on the worker's disk, and `why`. A program that has ended has `used` that.
+        What the executor holds and does not use is `unused` for so long (s) (semantics W13).
         """
 
     def backlog(self, said: Backlog) -> None:

@@ -19,6 +19,7 @@ import resource
 import signal
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -34,6 +35,7 @@ from scheduler.service.outage import AWAY, Outage
 from scheduler.store.task_queue import Completion, Step, Verdict
 from workers.api_door import ApiExecutorDoor
 from workers.door import Backlog
+from workers.gpus import gpus_of
 from workers.launchers import Place, launch
 from workers.processes import Wakeup, become_subreaper, started_s
 from workers.rundir import ExitNote, Holder, RunDir
@@ -107,7 +109,9 @@ class ExecutorProcess:
         self._files = RunDir(spec.run_dir, spec.worker)
         self._cell = cell
         visits = ExecutorVisits(spec.grant.executor, self._files, spec.door, cell)
-        self._group = TaskGroup(grant, spec.grace_s, cell, visits)
+        self._group = TaskGroup(
+            grant, spec.grace_s, cell, visits, partial(self._files.gpu_use, gpus_of(grant.addresses))
+        )
         self._grace_s: float = spec.grace_s
         self._starter: TaskStarter | None = None
         self._told: Leaving | None = None
@@ -299,7 +303,7 @@ class ExecutorProcess:
         if not self._next_heartbeat_s or time.monotonic() < self._next_heartbeat_s:
             return True
         self._door.show_life()
-        granted = self._door.keep_output({})
+        granted = self._door.keep_output({}, unused=self._group.unused)
         self._next_heartbeat_s = time.monotonic() + _HEARTBEAT_S
         return granted
 

@@ -67,6 +67,7 @@ class Offer(BaseModel):
     outlive_agent: bool = True
     drain: bool = False
     health: Check | None = None
+    gpu_use: tuple[str, ...] = ()
     grace_s: float = 5
 
     def within(self, terms: Terms) -> Offer:

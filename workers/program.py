@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import signal
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
@@ -20,6 +21,7 @@ from scheduler.model.ids import number_of
 from scheduler.service.outage import AWAY, Outage
 from scheduler.store.task_queue import Completion, TaskBegun
 from workers.executor import OUTPUT_S, STOPPED, ExecutorSpec, live, starter_of
+from workers.gpus import gpus_of
 from workers.processes import Wakeup
 from workers.rundir import ExitNote, RunDir
 from workers.task_group import TaskGroup
@@ -45,7 +47,8 @@ class Program:
         self._files = RunDir(spec.run_dir, spec.worker)
         self._cell = cell
         visits = ExecutorVisits(spec.grant.executor, self._files, spec.door, cell)
-        self._group = TaskGroup(self._grant, spec.grace_s, cell, visits)
+        gpus = partial(self._files.gpu_use, gpus_of(grant.addresses))
+        self._group = TaskGroup(self._grant, spec.grace_s, cell, visits, gpus)
         self._warned: RuntimeWarn | None = None
         self._signalled = max((sent.seq for sent in grant.signals), default=0)
         """The position of the last signal that was passed on."""
@@ -107,7 +110,7 @@ class Program:
         if leaving is not None and leaving.firm and time.time() * 1000 >= leaving.deadline:
             self._stop, self._grace_s = True, leaving.grace_s
         self._tail = next(iter(self._group.news().values()), self._tail)
-        if not self._door.keep_output({0: self._tail} if self._tail else {}):
+        if not self._door.keep_output({0: self._tail} if self._tail else {}, unused=self._group.unused):
             self._stop = True
         self._tail = b""
 

@@ -11,6 +11,7 @@ import fcntl
 import json
 import os
 import stat
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -27,6 +28,10 @@ from workers.descriptors import remove_tree
 
 _NOTE_BYTES = 8_192
 """What a note of an executor's end can have."""
+
+
+KNOWN_FOR_S = 60.0
+"""For how long it counts what was noted of GPUs."""
 
 
 class Holder(NamedTuple):
@@ -278,6 +283,21 @@ class RunDir:
         remove_tree(self.told(executor))
         for kind in ("exit", "warned", "signals", "cancelled", "called", "token", "lock"):
             self._file(executor, kind).unlink(missing_ok=True)
+
+    def note_gpu_use(self, use: Mapping[str, float]) -> None:
+        """Note how much of each GPU is used, in percent, by its address. Raises: OSError."""
+        write_private(self.path / "gpu-use.json", json.dumps({"at": time.time(), "use": dict(use)}))
+
+    def gpu_use(self, addresses: Sequence[str]) -> dict[str, float] | None:
+        """How much of these GPUs is used; None if that is not known of one of them, or was noted too long ago."""
+        if not addresses:
+            return None
+        try:
+            noted = json.loads((self.path / "gpu-use.json").read_text())
+            fresh = abs(time.time() - float(noted["at"])) < KNOWN_FOR_S
+            return {address: float(noted["use"][address]) for address in addresses} if fresh else None
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
 
     def claim_cpus(self, count: int) -> list[int]:
         """Reserve `count` CPUs for this process until it ends, none shared with an executor of any worker here.

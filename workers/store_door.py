@@ -34,8 +34,9 @@ from scheduler.store.eventlog import EventLog
 from scheduler.store.full_disks import note_cut
 from scheduler.store.keys import Keys, bell_id, queue_key
 from scheduler.store.task_queue import Completion, Step, Verdict, Worklist, broken
+from scheduler.store.unused import forget_unused, note_unused
 from scheduler.store.visits import Orders, Report, Visit, Visits, read_awaited
-from workers.door import Backlog, Ended, Held, Registrant
+from workers.door import Backlog, Ended, Held, Registrant, Unused
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -131,6 +132,7 @@ class WorkerStore:
         and with it the right to say so.
         """
         executor, app = end.executor, app_of(end.executor)
+        forget_unused(self.store, self.keys, executor)
         if end.disk:
             note_cut(self.store, self.keys, worker, 0, end.disk)
         if is_driver(executor):
@@ -224,8 +226,11 @@ class WorkerStore:
         unwritten: int = 0,
         why: str = "",
         used: Measured | None = None,
+        unused: Unused | None = None,
     ) -> bool:
         """As `ExecutorDoor.keep_output`."""
+        if unused is not None:
+            note_unused(self.store, self.keys, claims.executor, *unused)
         if unwritten:
             note_cut(self.store, self.keys, claims.worker, unwritten, why)
         grant = cast("bytes | None", self.store.hget(self.keys.grants(claims.worker), claims.executor))
@@ -409,10 +414,16 @@ class StoreExecutorDoor:
         self._door.finish(self._claims, put_back=put_back)
 
     def keep_output(
-        self, tails: Mapping[int, bytes], *, unwritten: int = 0, why: str = "", used: Measured | None = None
+        self,
+        tails: Mapping[int, bytes],
+        *,
+        unwritten: int = 0,
+        why: str = "",
+        used: Measured | None = None,
+        unused: Unused | None = None,
     ) -> bool:
         """As `ExecutorDoor.keep_output`."""
-        return self._door.keep_output(self._claims, tails, unwritten=unwritten, why=why, used=used)
+        return self._door.keep_output(self._claims, tails, unwritten=unwritten, why=why, used=used, unused=unused)
 
     def backlog(self, said: Backlog) -> None:
         """As `ExecutorDoor.backlog`."""

@@ -6,7 +6,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
 from scheduler.model.commands import Measured
@@ -23,6 +23,7 @@ from workers.processes import (
     started_s,
 )
 from workers.tasks import INDEX_VARIABLE, Task
+from workers.unused import Unused, cpu_ms_of
 
 if TYPE_CHECKING:
     from scheduler.model.grants import Grant, SentSignal
@@ -40,7 +41,14 @@ _DEFIANT = 10
 class TaskGroup:
     """The running tasks of an executor, in its cell; `ended` holds the completions not reported yet."""
 
-    def __init__(self, grant: Grant, grace_s: float, cell: Cell, visits: ExecutorVisits | None = None) -> None:
+    def __init__(
+        self,
+        grant: Grant,
+        grace_s: float,
+        cell: Cell,
+        visits: ExecutorVisits | None = None,
+        gpus: Callable[[], Mapping[str, float] | None] = lambda: None,
+    ) -> None:
         self._grant = grant
         self._grace_s = grace_s
         self._cell = cell
@@ -49,6 +57,7 @@ class TaskGroup:
         self._next_check_s = 0.0
         self._cpu_ms = 0
         """The CPU time of the tasks that have ended."""
+        self._unused = Unused(grant.idle_end_s, gpus)
         self._peak = Peak()
         """The memory of all of them together."""
         self._may_have_left = False
@@ -73,6 +82,7 @@ class TaskGroup:
             self.ended.append(started)
             return
         self._tasks[started.index] = started
+        self._unused.begin()
         if len(self._tasks) == 1:
             started.cpu_before_ms = self._cell.cpu_ms()
         else:
@@ -130,10 +140,17 @@ class TaskGroup:
         """The CPU time of all that has ended, also of what no task waited for, and the most memory in use at once."""
         return Measured(max(self._cpu_ms, self._cell.cpu_ms()), self._peak.mb)
 
+    @property
+    def unused(self) -> tuple[str, int] | None:
+        """What the tasks that run do not use, `cores` or `GPUs`, and for how long (s); None = all is in use (W13)."""
+        return self._unused.of if self._tasks else None
+
     def enforce(self) -> None:
-        """Enforce the time limit and the memory limit, and begin visits."""
+        """Enforce the time limit and the memory limit, end what is unused if it is to be, and begin visits."""
         if self._visits is not None:
             self._visits.begin()
+        if self._tasks:
+            self._look_for_use()
         now_s = time.monotonic()
         limit_s = self._grant.time_limit_s
         for task in self._tasks.values():
@@ -210,6 +227,16 @@ class TaskGroup:
         if task.output.trouble:
             self.unwritten += task.output.unwritten
             self.why_unwritten = task.output.trouble
+
+    def _look_for_use(self) -> None:
+        """Look whether the tasks use what they hold; where the company wants that, end those that do not (W13)."""
+        self._unused.look(lambda: self._cell.cpu_ms() or self._cpu_ms + cpu_ms_of(self._cell.members()))
+        if self._grant.end_idle and (unused := self.unused) is not None:
+            what, for_s = unused
+            for task in self._tasks.values():
+                if task.kill_at_s is None:
+                    why = f"{task.name} used nothing of its {what} for {for_s} s"
+                    self._stop(task, why, number=signal.SIGTERM, again_s=self._grace_s)
 
     def _count(self, done: Completion) -> Completion:
         """Count what the task took for `used`."""

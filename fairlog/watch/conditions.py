@@ -18,10 +18,11 @@ from scheduler.store.full_disks import KEPT_MS
 
 if TYPE_CHECKING:
     from recovery.failover.lease import Member
-    from scheduler.rules.entities import LostWorker
+    from scheduler.rules.entities import Allocation, LostWorker
     from scheduler.rules.state import ClusterState
     from scheduler.service.known import End
     from scheduler.store.full_disks import Cut
+    from scheduler.store.unused import Idle
 
 Severity = Literal["warning", "critical"]
 """`critical`: the cluster does not work, or cannot be trusted; `warning`: it works and needs somebody."""
@@ -125,6 +126,7 @@ class Around(NamedTuple):
     - `shorter`: the position at which the log ends, and an end that was known and that it does not hold.
     - `damaged`: the position at which masters that ran found the log altered or without an entry, 0 if none has.
     - `cuts`: worker -> what of the output of tasks its disk has not taken.
+    - `unused`: executor -> since when it uses nothing of what it holds.
     """
 
     now: int
@@ -140,6 +142,7 @@ class Around(NamedTuple):
     others: Mapping[str, int] = {}
     bounds: Thresholds = BOUNDS
     cuts: Mapping[str, Cut] = {}
+    unused: Mapping[str, Idle] = {}
     log_at: int | None = None
     unreplicated: tuple[int, int] | None = None
     unserved: Unserved | None = None
@@ -436,6 +439,26 @@ def _worker_disk(_: ClusterState, around: Around) -> Holds:
             yield worker, said, cut.since
 
 
+def _unused(state: ClusterState, around: Around) -> Holds:
+    of_app: dict[str, list[tuple[Allocation, Idle]]] = {}
+    for name, idle in sorted(around.unused.items()):
+        executor = state.executors.get(name)
+        if executor is not None and executor.status != "stopping":
+            of_app.setdefault(executor.app, []).append((executor, idle))
+    for name, held_by in of_app.items():
+        spec, since = state.apps[name].spec, min([idle.since for _, idle in held_by])
+        cores = sum([held.resources.cores for held, _ in held_by])
+        what = "cores" if any(idle.what == "cores" for _, idle in held_by) else "GPUs"
+        holds = f"{cores} core{'s' * (cores != 1)} in {len(held_by)} executor{'s' * (len(held_by) != 1)}"
+        who = f"app {name} of {spec.user} at {spec.company}"
+        yield name, f"{who} holds {holds} and has used nothing of its {what} since {moment(since)}", since
+
+
+def _unused_cores(state: ClusterState, _: Around, about: str) -> str:
+    cores = state.apps[about].granted.cores
+    return f"up to {cores} core{'s' * (cores != 1)} that others could use"
+
+
 def _no_worker(state: ClusterState, _: Around) -> Holds:
     waiting = sum(app.ended is None for app in state.apps.values()) if not state.fleet.live else 0
     if waiting:
@@ -692,6 +715,15 @@ CONDITIONS: tuple[Condition, ...] = (
         "mend what the health check of worker {} names; it takes work again by itself once the check succeeds",
         cost=_left_out,
         many="workers are unwell",
+    ),
+    Condition(
+        "unused",
+        "warning",
+        _unused,
+        "ask its user, or end it with `fairlog kill {}`; `fairlog company set COMPANY --end-idle` ends what a company "
+        "leaves unused",
+        cost=_unused_cores,
+        many="apps use nothing of what they hold",
     ),
     Condition(
         "worker_disk",

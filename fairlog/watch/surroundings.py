@@ -32,6 +32,7 @@ from scheduler.store.durability import watched
 from scheduler.store.eventlog import EventLog
 from scheduler.store.full_disks import cuts
 from scheduler.store.keys import as_text
+from scheduler.store.unused import unused
 from witness.fairness import Fairness, shortfall
 
 if TYPE_CHECKING:
@@ -178,6 +179,7 @@ def look_around(
         others=others or {},
         bounds=bounds,
         cuts=cuts(store, keys),
+        unused=unused(store, keys, now),
         log_at=log_at,
         unreplicated=unreplicated,
         unserved=_unserved(store, keys, sign, now),

@@ -400,6 +400,8 @@ class CompanyShown(QuotaAmounts, frozen=True, kw_only=True):
     borrow: bool
     default_max_runtime: int | None
     max_max_runtime: int | None
+    end_idle: bool = False
+    """Whether what its apps leave unused is ended (semantics W13)."""
     used_core_ms: int
     used_memory_ms: int
     used_resources: Further | None = None

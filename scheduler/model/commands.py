@@ -66,7 +66,7 @@ class RegisterCompany(_CommandFields, frozen=True):
 
     `borrow`: whether it may exceed its quota (semantics H1); None = only a default quota may be passed (C2).
     `resources`: amounts of further kinds; those not named are not limited (semantics R4). The two times, in seconds,
-    take the place of the settings of the same name (semantics X1).
+    take the place of the settings of the same name (semantics X1). `end_idle`: end what its apps leave unused (W13).
     """
 
     company: str
@@ -77,6 +77,7 @@ class RegisterCompany(_CommandFields, frozen=True):
     resources: dict[str, int] = {}
     default_max_runtime_s: int | None = None
     max_max_runtime_s: int | None = None
+    end_idle: bool | None = None
 
 
 class ChangeCompany(_CommandFields, frozen=True):
@@ -93,6 +94,7 @@ class ChangeCompany(_CommandFields, frozen=True):
     resources: dict[str, int] = {}
     default_max_runtime_s: int | None = None
     max_max_runtime_s: int | None = None
+    end_idle: bool | None = None
 
 
 class RemoveCompany(_CommandFields, frozen=True):

@@ -199,6 +199,7 @@ class ClusterConfigured(_EventFields, frozen=True):
     max_max_runtime_s: int | None = None
     slot_s: int = 0
     notify_targets: str = ""
+    idle_end_s: int | None = None
 
 
 class KindRegistered(_EventFields, frozen=True):
@@ -212,7 +213,7 @@ class CompanyRegistered(_EventFields, frozen=True):
 
     `borrow`: whether it may exceed its quota (semantics H1); None = only a default quota may be passed (C2). `kinds`:
     the further kinds that the amounts name; others are not limited (R4). The two times, in seconds, take the place of
-    the settings of the same name for its apps (semantics X1).
+    the settings of the same name for its apps (semantics X1). `end_idle`: what its apps leave unused is ended (W13).
     """
 
     company: str
@@ -222,6 +223,7 @@ class CompanyRegistered(_EventFields, frozen=True):
     kinds: tuple[str, ...] = ()
     default_max_runtime_s: int | None = None
     max_max_runtime_s: int | None = None
+    end_idle: bool = False
 
     @property
     def by_default(self) -> bool:

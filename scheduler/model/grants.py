@@ -83,6 +83,7 @@ class Grant(BaseModel):
     denominator), where the tasks state that (R3). A `program` runs `command` once, with all it has, in place of tasks
     (G1), in the folder of the app unless it `begins_in_scratch`; it is that of index `rank` among the `ranks` programs
     of its app (G1). `grace_s`: how long what runs has between SIGTERM and SIGKILL, None = as its worker says (G5).
+    It is said when what runs uses nothing of its cores or GPUs for `idle_end_s`, and with `end_idle` it is ended (W13).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -117,6 +118,8 @@ class Grant(BaseModel):
     rank: int = 0
     ranks: int = 0
     grace_s: int | None = None
+    idle_end_s: int | None = None
+    end_idle: bool = False
     array: str = ""
     """The indexes of its tasks, if they are not 0, 1, 2 … (`scheduler.model.arrays`)."""
     near: Nearness | None = None

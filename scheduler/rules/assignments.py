@@ -56,6 +56,10 @@ def _grant(state: ClusterState, held: Allocation, settled_at: int) -> str:  # no
         grant |= _about_program(state, app, private, held)
     if spec.grace_s is not None:
         grant["grace_s"] = spec.grace_s
+    if state.settings.idle_end_s is not None and not is_driver(held.id):
+        grant["idle_end_s"] = state.settings.idle_end_s
+        if state.companies[spec.company].spec.end_idle:
+            grant["end_idle"] = True
     if private.env:
         grant["env"] = private.env
     if private.script and not (program and spec.driver is not None):

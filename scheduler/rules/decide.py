@@ -647,6 +647,7 @@ def _tenant(state: ClusterState, command: commands.RegisterCompany | commands.Ch
         kinds=tuple(sorted(command.resources)),
         default_max_runtime_s=usual_s,
         max_max_runtime_s=most_s,
+        end_idle=bool(command.end_idle),
     )
 
 
@@ -654,7 +655,9 @@ def _change_company(state: ClusterState, command: commands.ChangeCompany) -> lis
     """The quota in full; what the command does not state stays (semantics C2, X1)."""
     stated = asdict(_tenant(state, command))
     known = asdict(_company(state, command.company).spec)
-    others = {name: getattr(command, name) for name in ("borrow", "default_max_runtime_s", "max_max_runtime_s")}
+    others = {
+        name: getattr(command, name) for name in ("borrow", "default_max_runtime_s", "max_max_runtime_s", "end_idle")
+    }
     given = {name: value for name, value in others.items() if value is not None}
     quota = ("amounts", "part", "kinds") if command.cores is not None or command.part is not None or not given else ()
     changed = {**known, **{name: stated[name] for name in quota}, **given}

@@ -93,6 +93,10 @@ _CHOICES: Mapping[str, Iterable[str]] = {
     "never_fits": ("refuse", "wait"),
     "own_sizes": ("any", "within-bounds"),
 }
+_OR_NONE = (
+    *("max_drivers", "suspect_failures", "default_max_runtime_s", "max_max_runtime_s", "reclaim_patience_s"),
+    "idle_end_s",
+)
 _AT_LEAST = {
     "min_executor_cores": 2,
     "min_executor_memory_mb": MEMORY_STEP_MB,
@@ -120,6 +124,7 @@ _AT_LEAST = {
     "reclaim_window_s": 1,
     "reclaim_patience_s": 0,
     "slot_s": 0,
+    "idle_end_s": 10,
     "kill_grace_s": 0,
     "priority_step_s": 0,
     "exclude_after": 0,
@@ -430,7 +435,7 @@ def _expected(name: str, current: object) -> str:
         return f"use one of {', '.join(_CHOICES[name])}"
     if isinstance(current, bool):
         return "use true or false"
-    if name in ("max_drivers", "suspect_failures", "default_max_runtime_s", "max_max_runtime_s", "reclaim_patience_s"):
+    if name in _OR_NONE:
         return "use a whole number or none"
     return "use a whole number" if isinstance(current, int) else "use a text"
 

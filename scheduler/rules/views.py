@@ -364,6 +364,7 @@ def companies(state: ClusterState) -> list[CompanyShown]:
             borrow=company.spec.may_borrow,
             default_max_runtime=company.spec.default_max_runtime_s,
             max_max_runtime=company.spec.max_max_runtime_s,
+            end_idle=company.spec.end_idle,
             used_core_ms=(used := state.usage(company)).cores,
             used_memory_ms=used.memory_mb,
             used_resources=dict(used.others) or None,

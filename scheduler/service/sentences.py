@@ -38,6 +38,8 @@ _OF_TASKS = (
     "<who> was ended by <signal>",
     "<who> was cancelled",
     "<who> exceeded its time limit of <time> s",
+    "<who> used nothing of its cores for <number> s",
+    "<who> used nothing of its GPUs for <number> s",
     "used <number> MiB, above the <number> MiB granted",
     "the tasks of <role> <executor> used <number> MiB; <number> MiB are granted",
     "its command cannot be started",

@@ -61,7 +61,7 @@ ROLES = (
         user="fairlog-api",
         purpose="API servers, which work for agents and executors as well",
         write=f"{_ASKING} inbox:* unclaimed:* reads reads-archive rate:* owners {_WORK} heartbeats agents "
-        "served shorter full-disks noticed ended-sessions grants:*",
+        "served shorter full-disks unused noticed ended-sessions grants:*",
         read=f"{_LOG} secrets:* audited backed-up",
         queues=_SERVING,
         commands=f"{_READS} {_SENDS} {_WORKS} memory|usage xtrim",
@@ -70,7 +70,7 @@ ROLES = (
         user=AUDITOR,
         purpose="reading, auditing and backing up the log, of which it only notes how far that is",
         write="audited backed-up",
-        read=f"{_LOG} reads reads-archive heartbeats agents served full-disks noticed",
+        read=f"{_LOG} reads reads-archive heartbeats agents served full-disks unused noticed",
         queues="",
         commands=f"{_READS} memory|usage set",
     ),

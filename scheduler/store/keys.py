@@ -47,6 +47,7 @@ class Keys:
         self.ended_sessions = f"{self.prefix}ended-sessions"
         """Stream: the sessions of the page that were ended (`scheduler.store.ended_sessions`)."""
         self.full_disks = f"{self.prefix}full-disks"
+        self.unused = f"{self.prefix}unused"
         self.noticed = f"{self.prefix}noticed"
         """Hash, condition that needs attention -> when it was first seen (ms)."""
         self.snapshots = f"{self.prefix}snapshots"

@@ -18,6 +18,7 @@ REASONS = {
     "prints passwords",
     "the link is another one each time",
     "writes passwords",
+    "needs GPUs",
     "needs Java and Spark",
     "needs a Redis with jobs",
     "needs an object store",

@@ -249,6 +249,11 @@ class TaskGroup:
         self._over = 0
 
     @property
+    def unused(self) -> None:
+        """All that runs uses what it holds."""
+        return
+
+    @property
     def used(self) -> Measured:
         """As if each task that ended had used a second of CPU time, and some memory."""
         return Measured(1000 * self._over, 64 * min(1, self._over))

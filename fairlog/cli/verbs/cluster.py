@@ -59,7 +59,13 @@ def _quota(function: Callable[..., Any]) -> Callable[..., Any]:
     )
     usual = _runtime_option("--default-max-runtime", "default_max_runtime_s", "Maximum runtime of apps that state none")
     most = _runtime_option("--max-max-runtime", "max_max_runtime_s", "Longest maximum runtime that an app may have")
-    return cores(memory(part(kinds(usual(most(function))))))
+    idle = click.option(
+        "--end-idle/--keep-idle",
+        default=None,
+        help="End the tasks of executors that use nothing of their cores, or of their GPUs, for the time of the "
+        "setting idle_end_s.",
+    )
+    return cores(memory(part(kinds(usual(most(idle(function)))))))
 
 
 def _runtime_option(name: str, field: str, text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -432,6 +432,13 @@ def _spark_rest(address: tuple[str, int] | None) -> Callable[[Any], Any]:
     help="Seconds between two health checks, and the longest that one may take.  [default: 60]",
 )
 @click.option(
+    "--gpu-use",
+    type=read_words,
+    metavar="CMD",
+    help="Command that prints a line ADDRESS PERCENT for each GPU, run every 15 s: so that it is noticed when an "
+    "executor uses none that it holds.",
+)
+@click.option(
     "--launcher",
     type=click.Choice(["cell", "account", "plain"]),
     envvar="FAIRLOG_LAUNCHER",
@@ -503,11 +510,12 @@ def worker(
     if ctx.invoked_subcommand is not None:
         return
     health = _health_check(asked.pop("health"), asked.pop("health_every"))
+    watched = {"health": health, "gpu_use": asked.pop("gpu_use") or ()}
     only_check, as_json = asked.pop("only_check"), asked.pop("as_json")
     if only_check or as_json:
         ctx.exit(_check_machine(only_check=only_check, as_json=as_json))
     from workers.agent import run_agent  # noqa: PLC0415 (help needs none of it)
-    from workers.offer import default_run_dir, discovered, divided, make_offers  # noqa: PLC0415 (likewise)
+    from workers.offer import default_run_dir, divided, make_offers  # noqa: PLC0415 (likewise)
     from workers.token import invited_as  # noqa: PLC0415 (likewise)
 
     if asked["worker"] is not None:
@@ -520,13 +528,11 @@ def worker(
     if place.token and asked["worker"] is None:
         asked["worker"] = invited_as(asked["run_dir"] or default_run_dir(), place.token) or _worker_of(place)
     log_to_stderr()
-    for kind, addresses in map(discovered, discover):
-        if resources.setdefault(kind, addresses) is not addresses:
-            raise click.UsageError(f"--resource and --discover name {kind!r} twice; name each kind once")
+    _add_discovered(resources, discover, ask_use=bool(watched["gpu_use"]))
     chosen = _where_tasks_run(**{name: asked.pop(name) for name in _WHERE})
     made = make_offers(memory_mb=memory, outlive_agent=not no_outlive, **asked)
     offers = [
-        offer.model_copy(update={**chosen, "drain": drain, "health": health, "resources": addresses, "labels": labels})
+        offer.model_copy(update={**chosen, **watched, "drain": drain, "resources": addresses, "labels": labels})
         for offer, addresses in zip(made, divided(resources, len(made)), strict=True)
     ]
     for offer in offers:
@@ -541,6 +547,20 @@ def worker(
 
 
 worker.add_command(worker_invite)
+
+
+def _add_discovered(resources: dict[str, tuple[str, ...]], discover: tuple[str, ...], *, ask_use: bool) -> None:
+    """Add what the commands discover to the kinds and addresses that were named; whether GPUs must be among them."""
+    from workers.gpus import gpus_of  # noqa: PLC0415 (help needs none of it)
+    from workers.offer import discovered  # noqa: PLC0415 (likewise)
+
+    for kind, addresses in map(discovered, discover):
+        if resources.setdefault(kind, addresses) is not addresses:
+            raise click.UsageError(f"--resource and --discover name {kind!r} twice; name each kind once")
+    if ask_use and not gpus_of(resources):
+        raise click.UsageError(
+            "--gpu-use tells of GPUs, and this worker offers none; add --resource gpu=0 or --discover"
+        )
 
 
 def _health_check(command: tuple[str, ...] | None, every_s: int | None) -> Check | None:

@@ -22,6 +22,7 @@ const HREFS = {
   worker_lost: () => address("/workers"),
   worker_suspect: () => address("/workers"),
   worker_unwell: () => address("/workers"),
+  unused: (app) => address("/app", { id: app }),
   no_worker: () => address("/workers"),
   short: () => address("/fairness"),
   deviation: () => address("/log"),
@@ -67,7 +68,7 @@ function health(value) {
             h("span", { class: `severity ${each.severity}` }, each.severity),
             " ",
             HREFS[each.condition]
-              ? h("a", { href: HREFS[each.condition]() }, name(each.sentence))
+              ? h("a", { href: HREFS[each.condition](each.about) }, name(each.sentence))
               : name(each.sentence),
             each.since ? h("span", { class: "faint" }, " since ", time(each.since)) : null,
             h("span", { class: "sub" }, name(sentence(each.do)), "."),

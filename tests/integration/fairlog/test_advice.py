@@ -156,6 +156,18 @@ def no_worker(here: Here) -> None:
     here.agent = here.started("worker", "--id", "w9", "--cores", "4", "--memory", "4G")
 
 
+def unused(here: Here) -> None:
+    here.shell.ok("settings", "set", "idle_end_s=10")
+    folder = here.shell.home.parent / "jobs"
+    mine = ("--company", "acme", "--user", "ann", "--cores", "1", "sleep", "600")
+    app = here.shell.ok("submit", *mine, folder=folder).splitlines()[0]
+    found = here.until("unused")
+    assert found["about"] == app
+    assert found["cost"] == "up to 1 core that others could use"
+    here.shell.ok("settings", "set", "idle_end_s=none")
+    here.shell.ok(*advised(found["do"], "kill"))
+
+
 def worker_lost(here: Here) -> None:
     assert here.agent is not None
     here.shell.ok("settings", "set", "worker_timeout_s=5")
@@ -169,7 +181,8 @@ def worker_lost(here: Here) -> None:
 
 
 CARRIED_OUT: dict[str, Callable[[Here], None]] = {
-    each.__name__: each for each in (memory, durability, no_date, no_standby, no_worker, never_starts, worker_lost)
+    each.__name__: each
+    for each in (memory, durability, no_date, no_standby, no_worker, never_starts, unused, worker_lost)
 }
 
 

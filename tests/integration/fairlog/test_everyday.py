@@ -601,6 +601,7 @@ whatif --set nope=1
 whatif --trace /nowhere
 worker --api ftp://x
 worker --discover /nowhere/gpus
+worker --gpu-use nvidia-smi
 worker --id a/b
 worker --json
 worker --memory 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from scheduler.model.staged import FILES, packed
 from scheduler.service.keyring import Keyring
 from scheduler.store.full_disks import cuts
 from scheduler.store.secrets import seal
+from scheduler.store.unused import unused
 from tests.integration.workers.worker_rig import ONE_STORE, WORKER, Rig, processes_of, tasks_of
 from tests.waiting import wait_until
 from workers.forkserver import Forkserver
@@ -352,6 +354,29 @@ def test_a_task_over_its_time_limit_is_stopped_even_if_it_ignores_sigterm(rig: R
     assert state.message == "task 0 exceeded its time limit of 1 s"
     assert outputs(rig, 1)[0].endswith(f"fairlog: {state.message}\n")
     assert not processes_of(rig.app)
+
+
+@ONE_STORE
+def test_tasks_that_use_nothing_are_ended_where_their_company_wants_that(rig: Rig) -> None:
+    """Semantics W13: of each task it is said why; it counts as a failed attempt."""
+    rig.run(rig.grant(shell("exec sleep 600"), tasks=2, idle_end_s=2, end_idle=True))
+    for state in rig.work.states(rig.app)[:2]:
+        assert re.fullmatch(r"task [01] used nothing of its cores for \d+ s", state.message)
+        assert state.state == "failed"
+    assert unused(rig.connection, rig.keys, 0) == {}, "an executor that is gone holds nothing"
+
+
+@ONE_STORE
+def test_tasks_that_use_nothing_are_told_of_and_go_on_elsewhere(rig: Rig, tmp_path: Path) -> None:
+    """Semantics W13."""
+    go_on = tmp_path / "go-on"
+    grant = rig.grant(shell(f"while [ ! -e {go_on} ]; do sleep 0.5; done"), idle_end_s=2)
+    assert rig.launch(grant)
+    wait_until(lambda: unused(rig.connection, rig.keys, 0).get(grant.executor), "word of it")
+    assert unused(rig.connection, rig.keys, 0)[grant.executor].what == "cores"
+    go_on.touch()
+    assert rig.end_of(grant).reason == "exited"
+    assert rig.work.states(rig.app)[0].state == "succeeded"
 
 
 HOG = "import time; block = bytearray({mb} << 20); time.sleep(60)"

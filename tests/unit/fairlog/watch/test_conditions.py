@@ -39,6 +39,7 @@ from scheduler.model.commands import (
 from scheduler.model.events import (
     ClusterConfigured,
     EditionChanged,
+    ExecutorRevoked,
     MasterElected,
     WorkerChanged,
     WorkerRemoved,
@@ -54,6 +55,7 @@ from scheduler.store.connection import clock_ms
 from scheduler.store.eventlog import GENESIS, Position
 from scheduler.store.full_disks import KEPT_MS, Cut
 from scheduler.store.keys import Keys
+from scheduler.store.unused import Idle
 from witness.fairness import Fairness, shortfall
 
 if TYPE_CHECKING:
@@ -382,6 +384,19 @@ def test_an_unwell_worker_is_named_with_what_its_check_says() -> None:
         assert one.cost == "8 cores get no new work; what runs there continues"
 
 
+def test_an_app_that_uses_nothing_is_named_with_what_it_holds() -> None:
+    state = a_state(workers=2, apps=2)
+    idle = {each: Idle(NOW, NOW, "GPUs") for each in ("a0.0", "gone.0")}
+    [one] = found(state, GOOD._replace(unused=idle))
+    said = "app a0 of ann at acme holds 8 cores in 1 executor and has used nothing of its GPUs since"
+    assert one.sentence == f"{said} {moment(NOW)}"
+    worker = state.executors["a0.0"].worker
+    state.apply(ExecutorRevoked(app="a0", executor="a0.0", worker=worker, reason="killed"), NOW)
+    assert found(state, GOOD._replace(unused=idle)) == [], "it is told to go already"
+    assert (one.key, one.since) == ("unused/a0", NOW)
+    assert "`fairlog kill a0`" in one.do
+
+
 def every_condition() -> list[Found]:
     """All conditions, each as it is found in a state and in surroundings where nothing is well."""
     state = a_state(workers=2, apps=1, cores=8)
@@ -402,6 +417,7 @@ def every_condition() -> list[Found]:
         failover=Failover("two", "one", NOW),
         short_since={"acme": NOW - 16 * MIN_MS},
         cuts={"w1": Cut(NOW, NOW, 700, "full")},
+        unused={"a0.0": Idle(NOW, NOW, "cores")},
         others={"/data": NOW},
         known_at=NOW,
     )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 
-from scheduler.model.commands import EndApp, KillApp, LoseWorker, RemoveWorker
+from msgspec import structs
+
+from scheduler.model.commands import ChangeCompany, EndApp, KillApp, LoseWorker, RemoveWorker
 from scheduler.model.events import AppRemoved, Event, ExecutorRemoved, WorkerRemoved
 from scheduler.model.grants import STOP, Difference, Grant, GrantChanges, diff
 from scheduler.rules.assignments import all_grants, changed_grants
@@ -77,6 +80,8 @@ def test_a_grant_is_stored_under_exactly_these_names() -> None:
         "rank",
         "ranks",
         "grace_s",
+        "idle_end_s",
+        "end_idle",
         "array",
         "near",
         "keep_going",
@@ -89,6 +94,19 @@ def test_a_grant_is_stored_under_exactly_these_names() -> None:
         "network",
         "restarts",
     ]
+
+
+def test_an_executor_is_looked_at_where_a_setting_says_so_and_ended_where_its_company_wants_that() -> None:
+    """Semantics W13: a driver waits for others, so nobody looks at it."""
+    cluster = shared({"idle_end_s": 60}, w1=8)
+    cluster.turn(structs.replace(submission("a1", 4), driver=True, driver_cores=1, driver_memory_mb=512))
+    said = [json.loads(text) for text in all_grants(cluster.state)["w1"].values()]
+    assert {each["executor"]: (each.get("idle_end_s"), each.get("end_idle")) for each in said} == {
+        "a1.driver-0": (None, None),
+        "a1.0": (60, None),
+    }
+    cluster.turn(ChangeCompany(company="acme", end_idle=True))
+    assert json.loads(all_grants(cluster.state)["w1"]["a1.0"])["end_idle"] is True
 
 
 def test_with_replicas_a_grant_names_the_position_from_which_it_counts() -> None:

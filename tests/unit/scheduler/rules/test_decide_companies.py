@@ -19,7 +19,8 @@ from scheduler.model.events import (
 )
 from scheduler.model.resources import Resources
 from scheduler.rules.decide import decide
-from tests.property.given import ACME, entered, fold, granted, joined, queued
+from scheduler.rules.views import companies
+from tests.property.given import ACME, Cluster, entered, fold, granted, joined, queued
 
 
 def test_a_company_is_registered_with_amounts_a_part_or_neither() -> None:
@@ -98,6 +99,19 @@ def test_borrowing_changes_alone_or_with_the_quota_and_stays_unless_stated() -> 
     assert decide(state, RegisterCompany(company="initech", borrow=True)) == [
         CompanyRegistered(company="initech", borrow=True)
     ]
+
+
+def test_ending_what_is_unused_changes_alone_and_stays_unless_stated() -> None:
+    """Semantics W13."""
+    cluster = Cluster()
+    cluster.turn(RegisterCompany(company="acme", part="1/2", end_idle=True))
+    assert cluster.turn(ChangeCompany(company="acme", borrow=True))
+    assert cluster.state.companies["acme"].spec == CompanyRegistered(
+        company="acme", part="1/2", borrow=True, end_idle=True
+    )
+    cluster.turn(ChangeCompany(company="acme", end_idle=False))
+    assert cluster.state.companies["acme"].spec == CompanyRegistered(company="acme", part="1/2", borrow=True)
+    assert [each.end_idle for each in companies(cluster.state)] == [False]
 
 
 def test_an_unknown_company_can_neither_be_changed_nor_removed() -> None:
