@@ -210,6 +210,14 @@ class Fleet:
         spare = sorted({0, *[_spare(kinds, size) for kinds in self._offered]})
         return chain.from_iterable([self._in_order(size, selection, spare=number) for number in spare])
 
+    def freest(self) -> Iterator[tuple[int, str]]:
+        """(free cores, live worker), the most free cores first, then by id. Lazy, as `candidates` is."""
+        if self._moved:
+            self._sync()
+        for cores, alike in groupby(reversed(self._by_cores), _RANKS["cores"]):
+            for name, _ in self._of_shapes(list(alike), largest_first=False):
+                yield cores, name  # type: ignore[misc]  # what the shapes have in common are their cores
+
     def spare_kinds(self, worker: str, size: Resources) -> int:
         """How many further kinds the worker offers besides those of `size` (semantics P1)."""
         return _spare(self.offering.get(worker, ()), size)

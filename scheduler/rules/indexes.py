@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from scheduler.model.events import OnePerWorker
+from scheduler.model.resources import NOTHING
 from scheduler.rules.followers import workers_asked
 from scheduler.rules.keyed import Keyed, Place
 from scheduler.rules.placement.delay import timers_of
@@ -71,6 +72,10 @@ def _probes(worker: Worker) -> Place | None:
     return ("", worker.id) if worker.suspicion is not None and not worker.suspicion.shut else None
 
 
+def _leaving(worker: Worker) -> Place | None:
+    return ("", worker.id) if worker.leaving != NOTHING and worker.status == "alive" else None
+
+
 class Changes:
     """Whose facts changed since the indexes were brought up to date, by name."""
 
@@ -117,9 +122,11 @@ class Indexes:
         """The suspected workers, all of them live, by name (semantics W8)."""
         self.probes: Keyed[Worker] = Keyed(_probes)
         """The suspected workers that may get an executor as a probe."""
+        self.leaving: Keyed[Worker] = Keyed(_leaving)
+        """The live workers on which something was told to leave, by name (semantics H6)."""
         self.places = Topology()
         """The live workers by host and by rack."""
-        self.of_workers = self.suspects, self.probes, self.places.hosts, self.places.racks
+        self.of_workers = self.suspects, self.probes, self.leaving, self.places.hosts, self.places.racks
         self.timers = Timers()
         """What apps, workers and slots wait for (semantics T1)."""
 

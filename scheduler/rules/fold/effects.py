@@ -105,6 +105,7 @@ def count_leaving(facts: Facts, allocation: Allocation, change: Resources) -> No
     """So much more was told to stop, by worker, app and company."""
     worker = facts.workers[allocation.worker]
     worker.leaving += change
+    facts.changed.workers[worker.id] = None
     app = facts.apps[allocation.app]
     app.leaving += change
     facts.companies[app.spec.company].leaving += change

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from heapq import heapify, heappop, heapreplace
 from typing import TYPE_CHECKING, NamedTuple
 
 from scheduler.model.resources import NOTHING, Resources
@@ -27,6 +28,10 @@ class Plan(NamedTuple):
 
     contents: dict[str, Content]
     units: Counter[str]
+    standing: dict[str, Content]
+    """Live worker -> what stands there now and was not told to leave."""
+    short: dict[Resources, list[str]]
+    """Size -> the workers on which the plan has more units of it than stand there."""
 
 
 def plan(state: ClusterState) -> Plan:
@@ -36,11 +41,17 @@ def plan(state: ClusterState) -> Plan:
     by_offer: defaultdict[Resources, list[Worker]] = defaultdict(list)
     for offer, worker in zip(offers, live, strict=True):
         by_offer[offer].append(worker)
+    standing = {worker.id: standing_on(state, worker) for worker in live}
     found: dict[str, Content] = {}
     packed, units = _packed(filling(state)[1], offers)
     for offer, contents in packed.items():
-        found.update(_matched(state, contents, by_offer[offer]))
-    return Plan(found, units)
+        found.update(_matched(contents, [worker.id for worker in by_offer[offer]], standing))
+    short: defaultdict[Resources, list[str]] = defaultdict(list)
+    for name, content in found.items():
+        for size, number in content.items():
+            if number > standing[name][size]:
+                short[size].append(name)
+    return Plan(found, units, standing, short)
 
 
 def _offer(state: ClusterState, worker: Worker) -> Resources:
@@ -98,31 +109,42 @@ def standing_on(state: ClusterState, worker: Worker) -> Content:
     return content
 
 
-def _matched(state: ClusterState, contents: list[Content], workers: list[Worker]) -> dict[str, Content]:
+def _matched(contents: list[Content], workers: list[str], standing: dict[str, Content]) -> dict[str, Content]:
     """Each worker with one of the contents: the pair that agrees in most cores first, then by the worker's name.
 
-    Of contents that agree as much, the first: equal ones are compared with a worker once.
+    Of contents that agree as much, the first: equal ones are compared with workers on which the same stands once.
     """
     alike: defaultdict[frozenset[tuple[Resources, int]], list[int]] = defaultdict(list)
     for number in range(len(contents) - 1, -1, -1):
         alike[frozenset(contents[number].items())].append(number)
     numbers = list(alike.values())
-    pairs: defaultdict[tuple[int, str], list[list[int]]] = defaultdict(list)
-    for worker in workers:
-        there = standing_on(state, worker)
-        for equal in numbers:
-            content = contents[equal[-1]]
-            agreed = sum([min(units, content[size]) * size.cores for size, units in there.items()])
-            pairs[-agreed, worker.id].append(equal)
+    agreeing: dict[frozenset[tuple[Resources, int]], list[tuple[int, list[list[int]]]]] = {}
+    turns: list[tuple[int, str, int, list[tuple[int, list[list[int]]]]]] = []
+    for name in workers:
+        there = standing[name]
+        kind = frozenset(there.items())
+        if kind not in agreeing:
+            by_cores: defaultdict[int, list[list[int]]] = defaultdict(list)
+            for equal in numbers:
+                content = contents[equal[-1]]
+                by_cores[-sum([min(units, content[size]) * size.cores for size, units in there.items()])].append(equal)
+            agreeing[kind] = sorted(by_cores.items(), key=_first)
+        choices = agreeing[kind]
+        turns.append((choices[0][0], name, 0, choices))
+    heapify(turns)
     found: dict[str, Content] = {}
-    for (_, name), fitting in sorted(pairs.items(), key=_first):
-        left = [equal for equal in fitting if equal]
-        if name not in found and left:
+    while turns:
+        _, name, number, choices = turns[0]
+        left = [equal for equal in choices[number][1] if equal]
+        if left:
             found[name] = contents[min(left, key=_last).pop()]
+            heappop(turns)
+        else:
+            heapreplace(turns, (choices[number + 1][0], name, number + 1, choices))
     return found
 
 
-def _first(pair: tuple[tuple[int, str], list[list[int]]]) -> tuple[int, str]:
+def _first(pair: tuple[int, list[list[int]]]) -> int:
     return pair[0]
 
 

@@ -34,6 +34,7 @@ from scheduler.rules.stage.room import (
     side_of,
     unit_of,
 )
+from scheduler.rules.turns import AppTurns
 
 if TYPE_CHECKING:
     from scheduler.rules.entities import Allocation, App, Hold
@@ -135,17 +136,24 @@ def _in_need(state: ClusterState, entitled: Entitlement, at: int) -> list[App]:
     """
     most = state.settings.max_drivers
     full = most is not None and len(state.drivers) >= most
-    return [
-        app
-        for app in state.wanting()
-        if not app.over
-        and entitled.below(app) > 0
-        and (
-            app.tries.driver_after <= at and not full
-            if app.unplaced_driver is not NOTHING
-            else app.driver_runs and (is_capped(state, app, app.need.executor) or not has_room_now(state, app, at))
-        )
-    ]
+    rooms: dict[int, bool] = {}
+
+    def waits(app: App) -> bool:
+        if app.unplaced_driver is not NOTHING:
+            return app.tries.driver_after <= at and not full
+        return app.driver_runs and (is_capped(state, app, app.need.executor) or not _has_room(state, app, at, rooms))
+
+    return [app for app in state.wanting() if not app.over and entitled.below(app) > 0 and waits(app)]
+
+
+def _has_room(state: ClusterState, app: App, at: int, known: dict[int, bool]) -> bool:
+    """Whether the app has room now, which those of equal needs have alike."""
+    if app.troubles:
+        return has_room_now(state, app, at)
+    found = known.get(id(app.need))
+    if found is None:
+        found = known[id(app.need)] = has_room_now(state, app, at)
+    return found
 
 
 def needs(state: ClusterState, entitled: Entitlement, at: int) -> Iterator[Event]:
@@ -167,34 +175,77 @@ def needs(state: ClusterState, entitled: Entitlement, at: int) -> Iterator[Event
 def _targets(state: ClusterState, entitled: Entitlement, waiting: list[App], at: int) -> Iterator[Event]:
     """Targets for needs: the first date first, no company a second one before each other that waits has one (H6)."""
     most = most_targets(state)
-    in_vain: set[str] = set()
+    if len(state.holds) >= most:
+        return
+    line = _Awaiting(state, entitled, waiting)
     alike: set[tuple[str, str, Resources]] = set()
-    bounds = CheapestFirst(state)
-    while True:
-        if len(state.holds) >= most:
-            return
-        having = dict.fromkeys(state.companies, 0)
-        for target in state.holds.values():
-            if target.app in state.apps:
-                having[state.apps[target.app].spec.company] += 1
-        lacking = [app for app in waiting if app.id not in in_vain and len(app.holds) < entitled.below(app)]
-        if not lacking:
-            return
-        app = min(lacking, key=lambda app: (having[app.spec.company], app.lack.date, app.admitted))
+    bounds = CheapestFirst(state, entitled)
+    while len(state.holds) < most and (app := line.pop()) is not None:
         kind = app.spec.company, app.spec.user, unit_of(app)
         found = None
         if app.troubles or kind not in alike:
             found = Seeking(state, entitled, app, at, bounds).cheapest()
         if found is None:
-            in_vain.add(app.id)
             if not (app.troubles or app.executors) and bounds.plan().units[app.id]:
                 alike.add(kind)  # others like it have no more means, since their own executors never leave for them
             continue
         alike.clear()
         room, why = found
         yield from _set(state, entitled, app, room, why)
+        line.served(app, [executor.app for executor, _ in room.leaving], moves_dates=why == "plan")
         if any(to or executor.worker != room.worker for executor, to in room.leaving):
             bounds.forget()
+
+
+class _Awaiting:
+    """The apps that wait for a target: of the company with the fewest first, then the first date, then by admission.
+
+    Whoever was looked at in vain does not come again.
+    """
+
+    def __init__(self, state: ClusterState, entitled: Entitlement, waiting: list[App]) -> None:
+        self._entitled = entitled
+        self._having = dict.fromkeys(state.companies, 0)
+        for target in state.holds.values():
+            if target.app in state.apps:
+                self._having[state.apps[target.app].spec.company] += 1
+        self._out = {app.id: app for app in waiting}
+        """Apps that are not in line and may come back: who leaves for others may be below by more."""
+        self._in: dict[str, App] = {}
+        self._turns: AppTurns[str] | None = None
+        self._join(list(self._out))
+
+    def pop(self) -> App | None:
+        """Whose turn it is; None if nobody is left."""
+        if self._turns is None:
+            self._turns = AppTurns(
+                self._in.values(),
+                side=lambda app: app.spec.company,
+                company=lambda app: self._having[app.spec.company],
+                user=lambda _: (),
+                within=lambda app: (app.lack.date, app.admitted),
+            )
+        app = self._turns.pop()
+        if app is not None:
+            del self._in[app.id]
+        return app
+
+    def served(self, app: App, losers: list[str], *, moves_dates: bool) -> None:
+        """The app got a target, for which executors of others leave; whether that moves the dates of these."""
+        self._having[app.spec.company] += 1
+        self._out[app.id] = app
+        if moves_dates:
+            self._turns = None
+        self._join([app.id, *losers])
+
+    def _join(self, names: list[str]) -> None:
+        for name in names:
+            app = self._out.get(name)
+            if app is not None and len(app.holds) < self._entitled.below(app):
+                del self._out[name]
+                self._in[name] = app
+                if self._turns is not None:
+                    self._turns.push(app)
 
 
 def _set(state: ClusterState, entitled: Entitlement, app: App, room: Room, why: Why) -> Iterator[Event]:

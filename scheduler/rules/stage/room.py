@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from heapq import merge
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from scheduler.model.events import Computed
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.failures import kept_from
 from scheduler.rules.share.entitlement import Entitlement, held_units, units_of
-from scheduler.rules.share.plan import Plan, lingering, plan, size_of, standing_on
+from scheduler.rules.share.plan import Plan, lingering, plan, size_of
 
 if TYPE_CHECKING:
     from scheduler.rules.entities import Allocation, App, Worker
@@ -95,28 +97,112 @@ def side_of(state: ClusterState, entitled: Entitlement, app: App, claimant: App)
 
 Bound = tuple[int, int, str]
 """The least that room on a worker can cost: the cores that leave, less what is free, and its name."""
+FEW = 32
+"""So many workers are looked at before those are sorted out on which nobody could leave."""
 
 
 class CheapestFirst:
-    """The live workers by the least that room for a unit could cost there, the cheapest first."""
+    """Where room can be made, for all needs that are looked at while one filling holds."""
 
-    def __init__(self, state: ClusterState) -> None:
-        self._state = state
-        self._by_cores: dict[int, list[Bound]] = {}
+    def __init__(self, state: ClusterState, entitled: Entitlement) -> None:
+        self._state, self._entitled = state, entitled
+        self._leaving: dict[int, list[Bound]] = {}
         self._plan: tuple[int, Plan] | None = None
+        self._above: list[App] | None = None
+        self._lent: tuple[int, list[Allocation]] | None = None
+        self._surplus: set[str] | None = None
+        self._movable: set[str] | None = None
+        self._followed: dict[tuple[str, str], tuple[int, set[str]]] = {}
 
-    def of(self, cores: int) -> list[Bound]:
-        """For a unit of so many cores."""
-        found = self._by_cores.get(cores)
+    def of(self, cores: int) -> Iterator[Bound]:
+        """The live workers by the least that room for a unit of so many cores could cost there, the cheapest first."""
+        found = self._leaving.get(cores)
         if found is None:
-            found = self._by_cores[cores] = sorted(
-                [
-                    (max(0, cores - worker.free.cores - coming(self._state, worker).cores), -worker.free.cores, name)
-                    for name, worker in self._state.workers.items()
-                    if worker.status == "alive"
-                ]
-            )
-        return found
+            leaving = [worker.id for worker in self._state.indexes.leaving]
+            found = self._leaving[cores] = sorted([self._bound(name, cores) for name in leaving])
+        return merge(self._still(cores), found)
+
+    def _still(self, cores: int) -> Iterator[Bound]:
+        """The workers on which nobody leaves."""
+        leaving = self._state.indexes.leaving.places
+        for free, name in self._state.fleet.freest():
+            if name not in leaving:
+                yield max(0, cores - free), -free, name
+
+    def _bound(self, name: str, cores: int) -> Bound:
+        worker = self._state.workers[name]
+        return max(0, cores - worker.free.cores - coming(self._state, worker).cores), -worker.free.cores, name
+
+    def usable(self, app: App, size: Resources, means: Means) -> list[Bound]:
+        """The workers on which there may be room by these means: no other one can have a target of the app."""
+        state = self._state
+        names = {name for name, _ in state.fleet.candidates(size, state.settings.worker_selection)}
+        names.update(state.indexes.leaving.places)
+        names |= self._with_surplus()
+        if means.moves:
+            names |= self._with_movable()
+        if means.others:
+            names |= self._with_followed(app)
+        return sorted([self._bound(name, size.cores) for name in names])
+
+    def _all_above(self) -> list[App]:
+        """The apps above their entitlement: while one filling holds, they only become fewer."""
+        if self._above is None:
+            waiting = self._state.waiting.values()
+            self._above = [app for app in waiting if not app.over and self._entitled.surplus(app) > 0]
+        return self._above
+
+    def lent(self) -> list[Allocation]:
+        """The executors of apps above their entitlement, granted last first."""
+        if self._lent is None or self._lent[0] != self._state.head:
+            above = [app for app in self._all_above() if self._entitled.surplus(app) > 0]
+            staying = [one for app in above for one in app.executors.values() if one.status != "stopping"]
+            self._lent = self._state.head, last_granted_first(staying)
+        return self._lent[1]
+
+    def _with_surplus(self) -> set[str]:
+        """The workers with an executor of an app above its entitlement."""
+        if self._surplus is None:
+            self._surplus = {one.worker for app in self._all_above() for one in app.executors.values()}
+        return self._surplus
+
+    def _with_movable(self) -> set[str]:
+        """The live workers with an executor for which there is room somewhere now."""
+        if self._movable is None:
+            state, fits = self._state, dict[Resources, bool]()
+            self._movable = set()
+            if state.fleet.most_free_cores():
+                for worker in state.workers.values():
+                    for one in worker.executors.values() if worker.status == "alive" else ():
+                        size = one.resources
+                        fitting = fits.get(size)
+                        if fitting is None:
+                            fitting = fits[size] = state.fleet.has_room(size)
+                        if fitting:
+                            self._movable.add(worker.id)
+                            break
+        return self._movable
+
+    def _with_followed(self, claimant: App) -> set[str]:
+        """The live workers with an executor whose side is above its entitlement and lends elsewhere."""
+        state, side = self._state, (claimant.spec.company, claimant.spec.user)
+        known = self._followed.get(side)
+        if known is None or known[0] != state.head:
+            held_and_due = self._entitled.sides(state)
+            sides: dict[tuple[str, str], bool] = {}
+            names: set[str] = set()
+            for one in self.lent():
+                app = state.apps[one.app]
+                own = app.spec.company == claimant.spec.company
+                sides[app.spec.company, app.spec.user if own else ""] = True
+            above = [each for each in sides if each != side and _is_more(held_and_due.get(each))]
+            for app in state.waiting.values() if above else ():
+                own = app.spec.company == claimant.spec.company
+                if (app.spec.company, app.spec.user if own else "") in above:
+                    names.update([one.worker for one in app.executors.values()])
+            live = {name for name in names if state.workers[name].status == "alive"}
+            known = self._followed[side] = state.head, live
+        return known[1]
 
     def plan(self) -> Plan:
         """The plan of the state as it stands, made once for all who ask while nothing happens."""
@@ -126,7 +212,13 @@ class CheapestFirst:
 
     def forget(self) -> None:
         """What is free or leaving has changed on workers that may have a target."""
-        self._by_cores.clear()
+        self._leaving.clear()
+        self._above = self._surplus = self._movable = None
+
+
+def _is_more(side: tuple[Resources, Resources] | None) -> bool:
+    """Whether what is held is more than what is due, of some kind, and no less of any."""
+    return side is not None and side[0] != side[1] and side[0].covers(side[1])
 
 
 class Seeking:
@@ -138,9 +230,7 @@ class Seeking:
         self.state, self.entitled, self.app = state, entitled, app
         self.size = unit_of(app)
         self.kept = kept_from(state, app, at)
-        self._known = bounds or CheapestFirst(state)
-        self._bounds = self._known.of(self.size.cores)
-        self._lent: list[Allocation] | None = None
+        self._known = bounds or CheapestFirst(state, entitled)
 
     def one_side(self, app: App, other: App) -> bool:
         """Whether both apps are of one company, and of one user if that company is the need's own."""
@@ -150,13 +240,7 @@ class Seeking:
 
     def lent(self) -> list[Allocation]:
         """The executors of apps above their entitlement, granted last first."""
-        if self._lent is None:
-            state = self.state
-            above = [app for app in state.waiting.values() if not app.over and self.entitled.surplus(app) > 0]
-            self._lent = last_granted_first(
-                [one for app in above for one in app.executors.values() if one.status != "stopping"]
-            )
-        return self._lent
+        return self._known.lent()
 
     def cheapest(self) -> tuple[Room, Why] | None:
         """By the mildest means, at last by the plan; of one means the fewest moves, then the fewest cores (H6)."""
@@ -173,16 +257,30 @@ class Seeking:
     def _best(self, forced: list[Allocation], means: Means) -> Room | None:
         """The cheapest room that can be made by these means; no worker is looked at that cannot be cheaper."""
         told = _cores(forced)
+        where = dict.fromkeys([one.worker for one in forced])
         best: Room | None = None
-        for lack, less_free, name in self._bounds:
-            if best is not None and not told and best[:4] <= (0, lack, less_free, name):
-                break
-            worker = self.state.workers[name]
-            if self._may_have_target(worker):
-                room = self._made(worker, forced, means)
-                if room is not None and (best is None or room < best):
-                    best = room
-        return best
+        for name in where:
+            best = self._cheaper(best, name, forced, means)
+        bounds, looked, last = self._known.of(self.size.cores), 0, (0, 0, "")
+        while True:
+            for lack, less_free, name in bounds:
+                if best is not None and best[:4] <= (0, lack + told, less_free, name):
+                    return best
+                if name not in where:
+                    best = self._cheaper(best, name, forced, means)
+                looked, last = looked + 1, (lack, less_free, name)
+                if looked == FEW:
+                    break
+            if looked != FEW:
+                return best
+            usable = self._known.usable(self.app, self.size, means)
+            bounds, looked = iter(usable[bisect_right(usable, last) :]), FEW + 1
+
+    def _cheaper(self, best: Room | None, name: str, forced: list[Allocation], means: Means) -> Room | None:
+        """The cheaper one of the best room and the one that can be made on that worker."""
+        worker = self.state.workers[name]
+        room = self._made(worker, forced, means) if self._may_have_target(worker) else None
+        return best if room is None or (best is not None and best < room) else room
 
     def _planned(self, forced: list[Allocation]) -> Room | None:
         """By the plan: what stands on a worker and not in the plan leaves, and its app gets it back elsewhere (H6)."""
@@ -190,12 +288,11 @@ class Seeking:
         wanted, found = self._known.plan(), list[Room]()
         if wanted.units[self.app.id] <= held_units(self.app):
             return None
-        for worker in self.state.workers.values():
+        for name in wanted.short.get(self.size, ()):
+            worker = state.workers[name]
             if not self._may_have_target(worker):
                 continue
-            content, there = wanted.contents[worker.id], standing_on(state, worker)
-            if content[self.size] <= there[self.size]:
-                continue
+            content, there = wanted.contents[name], wanted.standing[name].copy()
             room = worker.free + coming(state, worker)
             leaving = list(forced)
             for one in last_granted_first(worker.executors.values()):
