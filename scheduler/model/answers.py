@@ -1359,6 +1359,7 @@ class CompanyCard(CompanyNow, frozen=True, kw_only=True):
     borrow: bool
     default_max_runtime: int | None
     max_max_runtime: int | None
+    end_idle: bool = False
     used_core_ms: int
     used_memory_ms: int
     used_resources: Further | None = None

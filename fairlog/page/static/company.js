@@ -123,6 +123,7 @@ export const company = {
           ["Below its entitlement", cores(card.shortCores)],
           ["Lent to it", cores(card.beyondCores)],
           ["May borrow", card.borrow ? "yes" : "no"],
+          card.endIdle ? ["Ends what is unused", "yes"] : null,
         ]),
       ),
       h(

@@ -96,7 +96,7 @@ def test_a_grant_is_stored_under_exactly_these_names() -> None:
     ]
 
 
-def test_an_executor_is_looked_at_where_a_setting_says_so_and_ended_where_its_company_wants_that() -> None:
+def test_an_executor_that_uses_nothing_is_ended_where_its_company_wants_that() -> None:
     """Semantics W13: a driver waits for others, so nobody looks at it."""
     cluster = shared({"idle_end_s": 60}, w1=8)
     cluster.turn(structs.replace(submission("a1", 4), driver=True, driver_cores=1, driver_memory_mb=512))
