@@ -5,9 +5,9 @@ from __future__ import annotations
 from tests.measures import here, measures
 
 BOUNDS = {
-    "methods of the class that has most": 61,
-    "lines of the longest class": 730,
-    "words of semantics.md": 9_100,
+    "methods of the class that has most": 40,
+    "lines of the longest class": 500,
+    "words of semantics.md": 9_000,
     "rules of semantics.md": 85,
     "class names that stand in several modules": 1,
     "conditions by which verbs choose a road": 35,

@@ -30,9 +30,9 @@ from starlette.routing import Route as Mounted
 
 from fairlog.api.audit_file import HANDED_IN_S, MAX_FILE, turn
 from fairlog.api.board import Board
-from fairlog.api.handlers import Viewed, company_of, read_request, request_of
 from fairlog.api.limits import Rates, cost_of
 from fairlog.api.openapi import description
+from fairlog.api.pages import Viewed
 from fairlog.api.passes import MAIL_ROUTES, Passes
 from fairlog.api.passes import PREFIX as PASS
 from fairlog.api.past import NotReady
@@ -50,7 +50,9 @@ from fairlog.api.problems import (
     status_of,
 )
 from fairlog.api.questions import PAGE, MailboxText, OfDriver, SignIn
-from fairlog.api.routes import ROUTES
+from fairlog.api.routes import LONG_COST, NUMBERS, ROUTES
+from fairlog.api.sender import read_request, request_of
+from fairlog.api.sight import company_of
 from fairlog.api.work import Bells, Questions
 from fairlog.page.assets import lost
 from fairlog.page.assets import routes as page_routes
@@ -72,11 +74,12 @@ if TYPE_CHECKING:
     from fairlog.api.handlers import Handlers
     from fairlog.api.oidc import OpenIdProvider
     from fairlog.api.passes import Pass
-    from fairlog.api.routes import Param, Route
+    from fairlog.api.routes import Param, Pool, Route
     from fairlog.api.work import Caller
     from fairlog.page.sessions import PageVisit
     from scheduler.model.commands import Command
     from scheduler.model.sender import By
+    from scheduler.rules.state import ClusterState
     from scheduler.store.codec import Record
 
 MAX_BODY = 256 * 1024
@@ -100,28 +103,6 @@ SETTLES_S = 0.01
 """How often the store is asked whether its replicas have what a worker is to start."""
 PASSES_KNOWN = 10_000
 """Of so many passes a server knows which submission they were made for."""
-LONG = frozenset({"explain", "statement", "fairness", "audit", "whatif", "auditFile", "plan", "timeline"})
-"""What is made of the whole log, and costs a token as much as `LONG_COST` further requests."""
-LONG_COST = 20
-OPERATIONS = {
-    "workerInvited": "check_invited",
-    "workerRegister": "register",
-    "workerLeave": "leave",
-    "workerRemoval": "removal",
-    "workerReports": "reports",
-    "executorBegin": "begin",
-    "executorStep": "step",
-    "executorOutput": "output",
-    "executorBacklog": "backlog",
-    "executorEndApp": "end_app",
-    "executorAlive": "alive",
-    "executorVisits": "visits",
-    "executorAttend": "attend",
-    "executorFinish": "finish",
-}
-"""Route -> the method of `Work` that answers it."""
-WAITING = frozenset({"workerRegister", "workerLeave"})
-"""The routes of workers that wait for the master."""
 STOPS = "this server stops; ask another one. A command may still be carried out"
 MAIL_EVERY_S = 0.25
 """How often a message that is waited for is looked for."""
@@ -136,6 +117,9 @@ _batch_of = Decoder(dict[str, list[Raw]]).decode
 class Door:
     """What the routes share: the handlers, the feed, the rates, and the threads in which handlers run."""
 
+    handlers: Handlers
+    board: Board
+
     def __init__(
         self, handlers: Handlers, feed: Feed, rates: Rates | None = None, provider: OpenIdProvider | None = None
     ) -> None:
@@ -148,10 +132,13 @@ class Door:
         self.bells, self.questions = Bells(), Questions(handlers.workers.grants)
         self.url = ""
         """A TCP address of this server, for programs of workers that use its Unix socket."""
-        self._work = CapacityLimiter(WORK_AT_ONCE)
-        self._commands = CapacityLimiter(COMMANDS_AT_ONCE)
-        self._views = CapacityLimiter(VIEWS_AT_ONCE)
-        self._reads = CapacityLimiter(READS_AT_ONCE)
+        at_once: dict[Pool, int] = {
+            "work": WORK_AT_ONCE,
+            "commands": COMMANDS_AT_ONCE,
+            "views": VIEWS_AT_ONCE,
+            "reads": READS_AT_ONCE,
+        }
+        self._limiters = {pool: CapacityLimiter(most) for pool, most in at_once.items()}
         self._heads = CapacityLimiter(READS_AT_ONCE)
         self._catching_up = CapacityLimiter(1)
         self._signing_in = CapacityLimiter(SIGN_INS_AT_ONCE)
@@ -159,7 +146,7 @@ class Door:
         """By company or account: room for its large requests."""
         self._streams: Counter[str] = Counter()
         """By company."""
-        self._of_company: WeakValueDictionary[tuple[CapacityLimiter, str], CapacityLimiter] = WeakValueDictionary()
+        self._of_company: WeakValueDictionary[tuple[Pool, str], CapacityLimiter] = WeakValueDictionary()
 
     def heard(self, record: Record | None) -> None:
         """Pass a turn on to streams and to the workers that it concerns; called by the replica's thread."""
@@ -206,21 +193,10 @@ class Door:
             check_origin(request)
         return session
 
-    async def command(self, who: By, call: Callable[[], T]) -> T:
-        """Run a handler that waits for the master."""
-        return await self._run(who, call, self._commands)
-
-    async def read(self, who: By, call: Callable[[], T]) -> T:
-        """Run a handler that waits for more than the present state."""
-        return await self._run(who, call, self._reads)
-
-    async def view(self, who: By, call: Callable[[], T]) -> T:
-        """Run a handler that computes on what is in memory."""
-        return await self._run(who, call, self._views)
-
-    async def _run(self, who: By, call: Callable[[], T], limiter: CapacityLimiter) -> T:
-        """Run a handler in a thread; a company has half of a kind's threads, so that it keeps nobody else waiting."""
-        own = limiter, company_of(who) or who.account
+    async def run(self, who: By, call: Callable[[], T], pool: Pool) -> T:
+        """Run a handler in a thread; a company has half of a pool's threads, so that it keeps nobody else waiting."""
+        limiter = self._limiters[pool]
+        own = pool, company_of(who) or who.account
         async with self._of_company.setdefault(own, CapacityLimiter(int(limiter.total_tokens) // 2)):
             return await to_thread.run_sync(call, limiter=limiter, abandon_on_cancel=True)
 
@@ -268,7 +244,7 @@ class Door:
             return await send(request, who, values, driver)
         if route.answer == "metrics":
             accept = request.headers.get("accept", "")
-            text, media = await self.read(who, partial(self.handlers.metrics, who, accept))
+            text, media = await self.run(who, partial(self.handlers.health.metrics, who, accept), "reads")
             return Response(text, media_type=media)
         if route.answer == "events":
             again = (
@@ -290,7 +266,7 @@ class Door:
         key = claimed.app, claimed.after
         if not claimed.after or key in self._first:
             return
-        found = await to_thread.run_sync(self.handlers.first_after, *key, limiter=self._heads)
+        found = await to_thread.run_sync(self.handlers.log.first_after, *key, limiter=self._heads)
         if found is not None:
             self._first[key] = found
             if len(self._first) > PASSES_KNOWN:
@@ -316,7 +292,7 @@ class Door:
         who = self._charged(request) if driver is None else driver.who(route.name)
         of = request.path_params.get("app")
         if of is not None and of.isdecimal():
-            of = await to_thread.run_sync(self.handlers.app_named, of, limiter=self._heads)
+            of = await to_thread.run_sync(self.handlers.sender.app_named, of, limiter=self._heads)
             request.path_params["app"] = of
         if driver is not None:
             if of is not None:
@@ -346,16 +322,15 @@ class Door:
         values, body = _values(route.params, request), await _body(request)
         if route.tells == Holding.__name__:
             return await self._grants(who, caller, **values)
-        asked = (_asked(body, getattr(structs, route.reads)),) if route.reads else ()
-        operation = getattr(work, OPERATIONS[route.name])
+        asked: tuple[Any, ...] = (_asked(body, getattr(structs, route.reads)),) if route.reads else ()
+        operation = cast("Callable[[Door], Callable[..., object]]", route.handler)(self)
 
         def call() -> object:
             granted = work.with_grant(caller, executor) if executor else caller
             told = operation(granted, *asked)
             return self._with_mailbox(request, told, granted) if isinstance(told, structs.Begun) else told
 
-        limiter = self._commands if route.name in WAITING else self._work
-        told = await to_thread.run_sync(call, limiter=limiter, abandon_on_cancel=True)
+        told = await to_thread.run_sync(call, limiter=self._limiters[route.pool], abandon_on_cancel=True)
         return _json({} if told is None else told)
 
     def _with_mailbox(self, request: Request, begun: structs.Begun, caller: Caller) -> structs.Begun:
@@ -394,7 +369,7 @@ class Door:
 
     async def ring_for_visits(self) -> None:
         """Wake the agents of workers on which somebody wants to run a command, whichever server was asked for it."""
-        self.bells.ring(await to_thread.run_sync(self.handlers.workers.visited, limiter=self._work))
+        self.bells.ring(await to_thread.run_sync(self.handlers.workers.visited, limiter=self._limiters["work"]))
 
     async def _sign_in(self, route: Route, request: Request) -> Response:
         provider = self.provider
@@ -442,31 +417,21 @@ class Door:
             else:
                 raise NotAuthenticated("nobody is logged in; log in with a token")
             self.rates.charge(who.token, company_of(who))
-            self._check_visitor(who)
+            self.handlers.replica.peek(partial(_check_visitor, who=who))
             made = self.sessions.cookie(who, now, identity=known.id if known else "")
-            answer = _json(await self.read(who, partial(self.board.session, who, now + SESSION_MS)))
+            answer = _json(await self.run(who, partial(self.board.session, who, now + SESSION_MS), "reads"))
             set_cookie(answer, request, made, SESSION_MS // 1000)
             return answer
         session = self.session(request)
         if session is None:
             raise NotAuthenticated("nobody is logged in; log in with a token")
         if route.name == "logOut":
-            await self.read(session.who, partial(self.ended.add, session.id))
+            await self.run(session.who, partial(self.ended.add, session.id), "reads")
             answer = _json({})
             set_cookie(answer, request, "", 0)
             return answer
         self.rates.charge(session.who.token, company_of(session.who))
-        return _json(await self.read(session.who, partial(self.board.session, session.who, session.until)))
-
-    def _check_visitor(self, who: By) -> None:
-        """Raises: NotAllowed if the page is not for the holder of such a token."""
-        token = self.handlers.replica.peek(lambda state: state.accounts.tokens.get(who.token))
-        if token is not None and token.once:
-            raise NotAllowed(
-                "this is an invitation: run `fairlog login` with it, then `fairlog page` prints a link here"
-            )
-        if who.role == "worker":
-            raise NotAllowed(f"{who.account} is the account of a worker; the page is for people")
+        return _json(await self.run(session.who, partial(self.board.session, session.who, session.until), "reads"))
 
     async def _command(
         self, route: Route, request: Request, who: By, values: Mapping[str, Any], driver: Pass | None
@@ -500,7 +465,9 @@ class Door:
         if driver is not None:
             self.handlers.replica.peek(lambda state: driver.check_command(state, command))
         identity = values.get("Idempotency-Key", "")
-        receipt = await self.command(who, partial(self.handlers.send, who, command, secrets, command_id=identity))
+        receipt = await self.run(
+            who, partial(self.handlers.sender.send, who, command, secrets, command_id=identity), "commands"
+        )
         return _json({**_receipt(receipt), "receipt": receipt.signed}, {POSITION: str(receipt.seq)})
 
     async def _batch(self, request: Request, who: By, values: Mapping[str, Any], driver: Pass | None) -> Response:
@@ -521,7 +488,9 @@ class Door:
         if more := cost_of(len(bodies)) + len(body) // MAX_BODY:
             self.rates.charge(who.token, company_of(who), more)
         identity = values.get("Idempotency-Key", "")
-        outcomes = await self.command(who, partial(self.handlers.send_many, who, bodies, command_id=identity))
+        outcomes = await self.run(
+            who, partial(self.handlers.sender.send_many, who, bodies, command_id=identity), "commands"
+        )
         answers = [_receipt(each) if isinstance(each, Receipt) else problem_of(each) for each in outcomes]
         last = max((each.seq for each in outcomes if isinstance(each, Receipt)), default=0)
         signed = next((each.signed for each in outcomes if isinstance(each, Receipt)), None)
@@ -537,7 +506,7 @@ class Door:
             self.handlers.replica.peek(partial(driver.check_command, command=command))
 
     async def _read(self, route: Route, request: Request, who: By, values: dict[str, Any]) -> Response:
-        if route.name in LONG:
+        if route.long:
             self.rates.charge(who.token, company_of(who), LONG_COST)
         if route.name != "auditFile":
             return await self._read_of(route, request, who, values)
@@ -550,73 +519,34 @@ class Door:
             return await self._read_of(route, request, who, values)
 
     async def _read_of(self, route: Route, request: Request, who: By, values: dict[str, Any]) -> Response:
-        handlers, path = self.handlers, request.path_params
+        path: dict[str, Any] = {
+            name: _whole(text, name) if name in NUMBERS else text for name, text in request.path_params.items()
+        }
         if route.view:
             return await self._view_of(route.view, who, {**path, **values})
         if route.answer == "output":
-            task = _whole(path["task"]) if "task" in path else None
-            output = await self.read(who, partial(handlers.output, who, path["app"], task, **values))
+            output = await self.run(who, partial(self.handlers.apps.output, who, **path, **values), "reads")
             headers = {"x-content-type-options": "nosniff"}
             return Response(output, media_type="application/octet-stream", headers=headers)
-        if route.name == "statement" and "month" not in values:
-            raise BadRequest("name the month, ?month=YYYY-MM")
-        if route.name == "runs" and (missing := [each for each in ("company", "user", "name") if each not in values]):
-            raise BadRequest(f"name the {missing[0]}, ?company=C&user=U&name=NAME")
         if route.asks is not None:
             values["rules"] = _asked(await _body(request), route.asks)
         known = values.pop("If-None-Match", "")
-        board = self.board
-        calls: dict[str, Callable[..., Viewed]] = {
-            "log": handlers.entries,
-            "tasks": handlers.tasks,
-            "outputs": handlers.outputs,
-            "beat": handlers.beat,
-            "links": handlers.links,
-            "exec": handlers.exec,
-            "execCall": handlers.exec_call,
-            "explain": handlers.explain,
-            "statement": handlers.statement,
-            "runs": board.runs,
-            "fairness": board.fairness,
-            "audit": handlers.audit,
-            "auditFile": board.audit_file,
-            "whatif": handlers.whatif,
-            "plan": handlers.plan,
-            "status": handlers.status,
-            "whoami": handlers.whoami,
-            "overview": board.overview,
-            "course": board.course,
-            "board": board.apps,
-            "card": board.app,
-            "timeline": board.timeline,
-            "companyCard": board.company,
-            "fleet": board.fleet,
-            "history": board.history,
-            "entries": board.entries,
-            "decision": board.decision,
-            "moment": board.moment,
-        }
-        if route.name == "decision":
-            path = {"position": _whole(path["position"], "position")}
-        if route.name == "moment" and "time" not in values:
-            raise BadRequest("name the time in ms, ?time=MS")
-        asked = partial(calls[route.name], who, **path, **values)
-        if route.name in LONG and who.token:
-            owner, began_s = company_of(who) or who.account, self.feed.now()
-            self.rates.check_work(owner)
-            viewed = await self.read(who, asked)
-            self.rates.charge_work(owner, self.feed.now() - began_s)
-            return _viewed(viewed, known)
-        return _viewed(
-            await (self.view(who, asked) if route.name in {"log", "whoami"} else self.read(who, asked)), known
-        )
+        asked = partial(cast("Callable[[Door], Callable[..., Viewed]]", route.handler)(self), who, **path, **values)
+        run = partial(self.run, who, asked, route.pool)
+        if not (route.long and who.token):
+            return _viewed(await run(), known)
+        owner, began_s = company_of(who) or who.account, self.feed.now()
+        self.rates.check_work(owner)
+        viewed = await run()
+        self.rates.charge_work(owner, self.feed.now() - began_s)
+        return _viewed(viewed, known)
 
     async def _view_of(self, view: str, who: By, values: dict[str, Any]) -> Response:
         shared = {name: values.pop(name) for name in ("at", "after", "cursor", "limit", "reason") if name in values}
         known = values.pop("If-None-Match", "")
-        call = partial(self.handlers.view, who, view, values, **shared)
+        call = partial(self.handlers.views.view, who, view, values, **shared)
         of_store = "at" in shared or "tasks" in values
-        viewed = await (self.read(who, call) if of_store else self.view(who, call))
+        viewed = await (self.run(who, call, "reads") if of_store else self.run(who, call, "views"))
         if isinstance(viewed.body, list):
             self.rates.owe(who.token, company_of(who), max(0, len(viewed.body) - 1) // PAGE)
         return _viewed(viewed, known)
@@ -626,11 +556,11 @@ class Door:
         path, deadline = request.path_params, self.feed.now() + wait / 1000
         if route.asks is not None:
             asked = _asked(await _body(request), MailboxText)
-            leave = partial(self.handlers.publish, who, path["app"], path["name"], asked, passed=passed)
-            return _viewed(await self.read(who, leave))
-        look = partial(self.handlers.message, who, path["app"], path["name"], passed=passed)
+            leave = partial(self.handlers.apps.publish, who, path["app"], path["name"], asked, passed=passed)
+            return _viewed(await self.run(who, leave, "reads"))
+        look = partial(self.handlers.apps.message, who, path["app"], path["name"], passed=passed)
         while True:
-            viewed = await self.read(who, look)
+            viewed = await self.run(who, look, "reads")
             left_s = deadline - self.feed.now()
             if _plain(cast("Raw", viewed.body))["text"] is not None or left_s <= 0 or self.feed.closed:
                 return _viewed(viewed)
@@ -648,13 +578,13 @@ class Door:
             raise TooMany(f"{owner} already has {OF_COMPANY} streams at this server; end some of them", STREAMS_S)
         handlers, path = self.handlers, request.path_params
         if route.name == "pulse":
-            await self.read(who, partial(self.board.check, who))
+            await self.run(who, partial(self.board.check, who), "reads")
             beats = self.feed.pulse(handlers.replica, again)
             return _stream(request, self._counted(owner, beats), {})
         reason = values.get("reason", "")
         # Who has an answer of another server may follow what this one has not folded yet.
         await self.reach(await self.head())
-        await self.read(who, partial(handlers.open_stream, who, path, reason))
+        await self.run(who, partial(handlers.log.open_stream, who, path, reason), "reads")
 
         of = next(iter(path), "")
 
@@ -663,7 +593,7 @@ class Door:
 
         def allowed() -> Callable[[str, str], bool]:
             who = again()
-            return handlers.replica.peek(lambda state: handlers.reader(state, who, reason))
+            return handlers.replica.peek(lambda state: handlers.sight.reader(state, who, reason))
 
         allowed()
         start = values.get("Last-Event-ID") or values.get("after")
@@ -681,6 +611,15 @@ class Door:
             self._streams[owner] -= 1
             if not self._streams[owner]:
                 del self._streams[owner]
+
+
+def _check_visitor(state: ClusterState, who: By) -> None:
+    """Raises: NotAllowed if the page is not for the holder of such a token."""
+    token = state.accounts.tokens.get(who.token)
+    if token is not None and token.once:
+        raise NotAllowed("this is an invitation: run `fairlog login` with it, then `fairlog page` prints a link here")
+    if who.role == "worker":
+        raise NotAllowed(f"{who.account} is the account of a worker; the page is for people")
 
 
 def _stream(request: Request, events: AsyncIterator[bytes], headers: Mapping[str, str]) -> Response:
@@ -821,6 +760,10 @@ def _values(params: tuple[Param, ...], request: Request) -> dict[str, Any]:
         if len(request.query_params.getlist(name)) > 1:
             raise BadRequest(f"give {name} once")
     found = {name: _value(known[name], text) for name, text in request.query_params.items()}
+    if missing := [
+        f"{param.name}={param.name.upper()}" for param in params if param.required and param.name not in found
+    ]:
+        raise BadRequest(f"add ?{'&'.join(missing)}")
     for param in params:
         if param.place == "header" and (texts := request.headers.getlist(param.name)):
             if len(texts) > 1 and param.name != "If-None-Match":

@@ -16,7 +16,7 @@ from msgspec.json import Decoder, Encoder
 from msgspec.structs import replace
 
 from fairlog.api.audit_file import audit_file
-from fairlog.api.handlers import Viewed
+from fairlog.api.pages import Viewed
 from fairlog.api.replica import Seen
 from fairlog.watch.conditions import Around, as_json, found
 from fairlog.watch.surroundings import since_when
@@ -112,10 +112,10 @@ class Board:
     # What everybody sees
 
     def overview(self, who: By, *, at: int | None = None, after: int = 0) -> Viewed:
-        """The state of the cluster at a glance, with the last decisions. Raises: as `Handlers.view`."""
+        """The state of the cluster at a glance, with the last decisions. Raises: as `StateViews.view`."""
 
         def look() -> tuple[Seen, Any]:
-            around = self._handlers.look_around() if at is None else None
+            around = self._handlers.health.look_around() if at is None else None
 
             def tell(state: ClusterState) -> Any:  # noqa: ANN401 (JSON)
                 then = around or Around(now=state.at, serving=None)
@@ -191,7 +191,7 @@ class Board:
     ) -> Viewed:
         """The apps that `who` may see and that pass, with the causes of their waits and the progress of their tasks."""
         filters = board.Filters(company, user, "" if state == "all" else state, reason, text)
-        shown, public = self._handlers.shown_to(who)
+        shown, public = self._handlers.sight.shown_to(who)
 
         def look(past: ClusterState) -> Any:  # noqa: ANN401 (JSON)
             listed = board.listed(
@@ -207,17 +207,17 @@ class Board:
         return self._viewed(seen, value)
 
     def app(self, who: By, app: str, *, at: int | None = None, after: int = 0, reason: str = "") -> Viewed:
-        """An app, why it waits and what would help. Raises: as `Handlers.check_app`."""
+        """An app, why it waits and what would help. Raises: as `Sight.check_app`."""
 
         def look(past: ClusterState) -> Any:  # noqa: ANN401 (JSON)
-            self._handlers.check_sight(past, who, app)
+            self._handlers.sight.check_sight(past, who, app)
             return board.one(past, app)
 
         seen, value = self._replica.read(look, at=at, after=after)
-        body = self._handlers.private_of(who, app, Raw(_to_json(value)), reason)
+        body = self._handlers.sight.private_of(who, app, Raw(_to_json(value)), reason)
         if at is not None:
             return Viewed(seen, body)
-        links = self._handlers.mailbox.links(app)
+        links = self._handlers.apps.mailbox.links(app)
         counted = self._counted(app)
         used = {name: counted[name] for name in ("cpu_ms", "peak_mb")}
         return self._viewed(seen, {**_plain(body), "progress": self._progress(app), "used": used, "links": links})
@@ -251,18 +251,18 @@ class Board:
 
     def timeline(self, who: By, app: str, *, at: int | None = None) -> Viewed:
         """The life of an app up to a position. Raises: UnknownApp, NotAllowed; as `explain`."""
-        self._handlers.check_app(who, app)
+        self._handlers.sight.check_app(who, app)
         submitted = self._replica.read(lambda state: state.apps[app].submitted)[1]
         end = self._replica.head if at is None else at
         if end < submitted:
             raise UnknownApp(app)
 
         def look() -> tuple[Seen, Any]:
-            viewed = self._handlers.timeline(who, app, to=end)
+            viewed = self._handlers.log.timeline(who, app, to=end)
             return viewed.seen, viewed.body
 
         seen, body = self._shared(("timeline", app), look, at, submitted, kept_s=TIMELINE_S)
-        return self._handlers.without_said(who, app, Viewed(seen, body))
+        return self._handlers.sight.without_said(who, app, Viewed(seen, body))
 
     # The log
 
@@ -303,7 +303,7 @@ class Board:
     ) -> Viewed:
         """The events that pass before a position, the newest first, without private parts, and where to go on."""
         self.check(who)
-        app = self._handlers.app_named(app)
+        app = self._handlers.sender.app_named(app)
 
         def look() -> tuple[Seen, Any]:
             seen, _ = self._replica.read(lambda _: None, at=at)
@@ -386,22 +386,22 @@ class Board:
         return self._viewed(seen, {"changes": found[: -limit - 1 : -1], "number": len(found)})
 
     def fairness(self, who: By, *, by: str = "company", at: int | None = None) -> Viewed:
-        """As `Handlers.fairness`, at most `SLOW_S` old."""
+        """As `LogReads.fairness`, at most `SLOW_S` old."""
         self.check(who)
 
         def look() -> tuple[Seen, Any]:
-            viewed = self._handlers.fairness(who, by=cast("Any", by), at=at)
+            viewed = self._handlers.log.fairness(who, by=cast("Any", by), at=at)
             return viewed.seen, viewed.body
 
         seen, body = self._shared(("fairness", by), look, at, 0, kept_s=SLOW_S)
         return Viewed(seen, body)
 
     def course(self, who: By, *, at: int | None = None) -> Viewed:
-        """As `Handlers.course`, at most `SLOW_S` old."""
+        """As `LogReads.course`, at most `SLOW_S` old."""
         self.check(who)
 
         def look() -> tuple[Seen, Any]:
-            viewed = self._handlers.course(who, at=at)
+            viewed = self._handlers.log.course(who, at=at)
             return viewed.seen, viewed.body
 
         seen, body = self._shared(("course",), look, at, 0, kept_s=SLOW_S)

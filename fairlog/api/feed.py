@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from anyio import to_thread
 from msgspec.json import Encoder
 
-from fairlog.api.handlers import encode_line, owner_of
+from fairlog.api.sight import encode_line, owner_of
 from scheduler.model.ids import app_of
 from scheduler.store.codec import lines_of, told
 

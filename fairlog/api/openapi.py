@@ -9,7 +9,7 @@ from typing import Any, get_args
 from msgspec.json import schema_components
 
 from fairlog.api.problems import MEDIA, STATUS
-from fairlog.api.routes import BARE, OPEN, ROUTES, WRAPPED, Param, Route
+from fairlog.api.routes import BARE, NUMBERS, OPEN, ROUTES, WRAPPED, Param, Route
 from scheduler.model.commands import BATCH, NEVER_SENT, Command, SubmitApp
 from workers import door
 
@@ -196,13 +196,14 @@ def _told(route: Route) -> dict[str, Any]:
 
 
 def _path(name: str) -> dict[str, Any]:
-    if name in ("task", "position"):
+    if name in NUMBERS:
         return {"type": "integer", "minimum": 0, "maximum": 10**6}
     return {"type": "string", "minLength": 1, "maxLength": 128}
 
 
 def _param(param: Param) -> dict[str, Any]:
-    return {"name": param.name, "in": param.place, "description": param.text, "schema": param.schema}
+    needed = {"required": True} if param.required else {}
+    return {"name": param.name, "in": param.place, "description": param.text, "schema": param.schema, **needed}
 
 
 def _content(schema: dict[str, Any], *, required: bool = False) -> dict[str, Any]:

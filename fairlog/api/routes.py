@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_type_hints
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, get_type_hints
 
 from msgspec import defstruct
 
@@ -20,18 +21,33 @@ from witness.pending_reasons import CAUSES
 if TYPE_CHECKING:
     from msgspec import Struct
 
+    from fairlog.api.board import Board
+    from fairlog.api.handlers import Handlers
+    from fairlog.api.pages import Viewed
+
 Answer = Literal[
     "receipt", "answers", "value", "list", "events", "output", "metrics", "open", "sign-in", "session", "pass", "work"
 ]
 """What a route answers: a receipt, receipts and problems of a batch, one value, a page of a list, server-sent events,
 bytes, Prometheus' text, JSON to anyone, who needs no token, likewise for who signs in, a session of the page, the pass
 of a driver, or what a worker is told."""
+Pool = Literal["commands", "reads", "views", "work"]
+NUMBERS = frozenset({"task", "position"})
+"""The parameters in a path that are numbers."""
+LONG_COST = 20
 OPEN: tuple[Answer, ...] = ("open", "sign-in")
 """What needs no token."""
 BARE: tuple[Answer, ...] = ("open", "session")
 """What is answered as it is."""
 WRAPPED: tuple[Answer, ...] = ("sign-in", "pass")
 """What is answered as `value`, without a position of the log."""
+
+
+class Answering(Protocol):
+    """Whose methods answer."""
+
+    handlers: Handlers
+    board: Board
 
 
 class Param(NamedTuple):
@@ -41,6 +57,7 @@ class Param(NamedTuple):
     schema: dict[str, Any]
     text: str
     place: Literal["query", "header"] = "query"
+    required: bool = False
 
 
 class Route(NamedTuple):
@@ -50,6 +67,10 @@ class Route(NamedTuple):
     the view that is shown. `shows` is the type of the value that is answered, or of an item of the list, such as a
     struct of `scheduler.model.answers`. What workers ask has as its body, and as its answer, the structs of
     `workers.door` that `reads` and `tells` name; "" is an empty object.
+
+    `handler` gives what answers it; `pool` is whose threads run that: `commands` wait for the master, `reads` for the
+    store, a past state or another process, `views` compute on what is in memory, `work` is what workers ask. What is
+    `long` is made of the whole log, and costs a token as much as `LONG_COST` further requests.
     """
 
     method: str
@@ -65,6 +86,9 @@ class Route(NamedTuple):
     reads: str = ""
     tells: str = ""
     shows: Any = None
+    handler: Callable[[Answering], Callable[..., Any]] | None = None
+    pool: Pool = "reads"
+    long: bool = False
 
     @property
     def names(self) -> list[str]:
@@ -146,10 +170,21 @@ def _see(view: str, text: str, *, many: bool = False, more: tuple[Param, ...] = 
     )
 
 
-def _work(path: str, name: str, text: str, reads: str = "", tells: str = "") -> Route:
+def _work(
+    path: str,
+    name: str,
+    text: str,
+    reads: str = "",
+    tells: str = "",
+    *,
+    handler: Callable[[Answering], Callable[..., Any]] | None = None,
+    pool: Pool = "work",
+) -> Route:
     params = (_TAG, _WAIT) if tells == "Holding" else ()
     method = "GET" if tells in {"Holding", "Removal"} else "POST"
-    return Route(method, path, name, "work", text, "work", params=params, reads=reads, tells=tells)
+    return Route(
+        method, path, name, "work", text, "work", params=params, reads=reads, tells=tells, handler=handler, pool=pool
+    )
 
 
 def _follow(path: str, name: str, verb: Verb, text: str) -> Route:
@@ -161,9 +196,19 @@ _MAIL_WAIT = Param("wait", {"type": "integer", "minimum": 0, "maximum": 10_000},
 _WAIT = Param("wait", {"type": "integer", "minimum": 0, "maximum": 30_000}, "Wait so long (ms) for another one.")
 
 
-def _show(path: str, name: str, text: str, shows: type[Struct], *more: Param, verb: Verb = "cluster-read") -> Route:
+def _show(
+    path: str,
+    name: str,
+    text: str,
+    shows: type[Struct],
+    *more: Param,
+    handler: Callable[[Answering], Callable[..., Viewed]],
+    verb: Verb = "cluster-read",
+    long: bool = False,
+) -> Route:
     """A part of the page."""
-    return Route("GET", path, name, verb, text, "value", params=(_AT, *more, _SEEN), shows=shows)
+    params = (_AT, *more, _SEEN)
+    return Route("GET", path, name, verb, text, "value", params=params, shows=shows, handler=handler, long=long)
 
 
 _FLAG = {"type": "boolean"}
@@ -204,6 +249,8 @@ ROUTES: tuple[Route, ...] = (
         "The account of the caller, its role and scopes.",
         "value",
         shows=answers.WhoAmI,
+        handler=lambda door: door.handlers.views.whoami,
+        pool="views",
     ),
     Route(
         "GET",
@@ -214,6 +261,7 @@ ROUTES: tuple[Route, ...] = (
         "value",
         params=(_AFTER, _FRESH, _SEEN),
         shows=answers.Status,
+        handler=lambda door: door.handlers.health.status,
     ),
     Route(
         "POST",
@@ -244,6 +292,7 @@ ROUTES: tuple[Route, ...] = (
         "Give a sign of life of the owner of an app, which has a lease.",
         "value",
         shows=answers.OwnerState,
+        handler=lambda door: door.handlers.apps.beat,
     ),
     Route(
         "PUT",
@@ -254,6 +303,7 @@ ROUTES: tuple[Route, ...] = (
         "value",
         asks=MailboxText,
         shows=answers.MailName,
+        handler=lambda door: door.handlers.apps.publish,
     ),
     Route(
         "GET",
@@ -264,6 +314,7 @@ ROUTES: tuple[Route, ...] = (
         "value",
         params=(_MAIL_WAIT,),
         shows=answers.Mail,
+        handler=lambda door: door.handlers.apps.message,
     ),
     Route(
         "GET",
@@ -273,6 +324,7 @@ ROUTES: tuple[Route, ...] = (
         "The addresses of an app's user interfaces.",
         "value",
         shows=dict[str, str],
+        handler=lambda door: door.handlers.apps.links,
     ),
     Route(
         "POST",
@@ -283,6 +335,7 @@ ROUTES: tuple[Route, ...] = (
         "value",
         asks=VisitCommand,
         shows=answers.VisitBegun,
+        handler=lambda door: door.handlers.apps.exec,
     ),
     Route(
         "POST",
@@ -293,6 +346,7 @@ ROUTES: tuple[Route, ...] = (
         "value",
         asks=Call,
         shows=answers.VisitReply,
+        handler=lambda door: door.handlers.apps.exec_call,
     ),
     _do("POST", "/v1/companies", commands.RegisterCompany, "cluster", "Add a company."),
     _do("PATCH", "/v1/companies/{company}", commands.ChangeCompany, "cluster", "Change a company and its quota."),
@@ -330,20 +384,102 @@ ROUTES: tuple[Route, ...] = (
         "workerInvited",
         "Whether a worker could register so; its invitation may ask before it is exchanged.",
         "Registering",
+        handler=lambda door: door.handlers.workers.check_invited,
     ),
-    _work(f"{_OF_WORKER}/register", "workerRegister", "Register a worker and its agent.", "Registering"),
-    _work(f"{_OF_WORKER}/leave", "workerLeave", "Remove a worker that its agent has drained."),
-    _work(f"{_OF_WORKER}/removal", "workerRemoval", "Why the log removed the worker last.", tells="Removal"),
-    _work(f"{_OF_WORKER}/reports", "workerReports", "Report executors that have started or ended.", "Reports"),
-    _work(f"{_OF_EXECUTOR}/begin", "executorBegin", "Create the app's tasks; its secrets.", tells="Begun"),
-    _work(f"{_OF_EXECUTOR}/step", "executorStep", "Report ended tasks and take new ones.", "StepRequest", "Step"),
-    _work(f"{_OF_EXECUTOR}/output", "executorOutput", "Keep the output of running tasks.", "OutputTails", "Kept"),
-    _work(f"{_OF_EXECUTOR}/backlog", "executorBacklog", "Report the backlog of an elastic app.", "Backlog"),
-    _work(f"{_OF_EXECUTOR}/end-app", "executorEndApp", "Report that the app's tasks have ended.", "AppEnd"),
-    _work(f"{_OF_EXECUTOR}/alive", "executorAlive", "Show the executor to RQ's tools."),
-    _work(f"{_OF_EXECUTOR}/visits", "executorVisits", "What to run in the executor's cell.", tells="Visited"),
-    _work(f"{_OF_EXECUTOR}/attend", "executorAttend", "Exchange input and output of it.", "Report", "Orders"),
-    _work(f"{_OF_EXECUTOR}/finish", "executorFinish", "Return the executor's tasks.", "Finish"),
+    _work(
+        f"{_OF_WORKER}/register",
+        "workerRegister",
+        "Register a worker and its agent.",
+        "Registering",
+        handler=lambda door: door.handlers.workers.register,
+        pool="commands",
+    ),
+    _work(
+        f"{_OF_WORKER}/leave",
+        "workerLeave",
+        "Remove a worker that its agent has drained.",
+        handler=lambda door: door.handlers.workers.leave,
+        pool="commands",
+    ),
+    _work(
+        f"{_OF_WORKER}/removal",
+        "workerRemoval",
+        "Why the log removed the worker last.",
+        tells="Removal",
+        handler=lambda door: door.handlers.workers.removal,
+    ),
+    _work(
+        f"{_OF_WORKER}/reports",
+        "workerReports",
+        "Report executors that have started or ended.",
+        "Reports",
+        handler=lambda door: door.handlers.workers.reports,
+    ),
+    _work(
+        f"{_OF_EXECUTOR}/begin",
+        "executorBegin",
+        "Create the app's tasks; its secrets.",
+        tells="Begun",
+        handler=lambda door: door.handlers.workers.begin,
+    ),
+    _work(
+        f"{_OF_EXECUTOR}/step",
+        "executorStep",
+        "Report ended tasks and take new ones.",
+        "StepRequest",
+        "Step",
+        handler=lambda door: door.handlers.workers.step,
+    ),
+    _work(
+        f"{_OF_EXECUTOR}/output",
+        "executorOutput",
+        "Keep the output of running tasks.",
+        "OutputTails",
+        "Kept",
+        handler=lambda door: door.handlers.workers.output,
+    ),
+    _work(
+        f"{_OF_EXECUTOR}/backlog",
+        "executorBacklog",
+        "Report the backlog of an elastic app.",
+        "Backlog",
+        handler=lambda door: door.handlers.workers.backlog,
+    ),
+    _work(
+        f"{_OF_EXECUTOR}/end-app",
+        "executorEndApp",
+        "Report that the app's tasks have ended.",
+        "AppEnd",
+        handler=lambda door: door.handlers.workers.end_app,
+    ),
+    _work(
+        f"{_OF_EXECUTOR}/alive",
+        "executorAlive",
+        "Show the executor to RQ's tools.",
+        handler=lambda door: door.handlers.workers.alive,
+    ),
+    _work(
+        f"{_OF_EXECUTOR}/visits",
+        "executorVisits",
+        "What to run in the executor's cell.",
+        tells="Visited",
+        handler=lambda door: door.handlers.workers.visits,
+    ),
+    _work(
+        f"{_OF_EXECUTOR}/attend",
+        "executorAttend",
+        "Exchange input and output of it.",
+        "Report",
+        "Orders",
+        handler=lambda door: door.handlers.workers.attend,
+    ),
+    _work(
+        f"{_OF_EXECUTOR}/finish",
+        "executorFinish",
+        "Return the executor's tasks.",
+        "Finish",
+        handler=lambda door: door.handlers.workers.finish,
+    ),
     _see(
         "apps",
         "The apps in order of submission.",
@@ -369,6 +505,7 @@ ROUTES: tuple[Route, ...] = (
         "list",
         params=(_FRESH, _CURSOR, _LIMIT),
         shows=answers.TaskShown,
+        handler=lambda door: door.handlers.apps.tasks,
     ),
     Route(
         "GET",
@@ -388,6 +525,7 @@ ROUTES: tuple[Route, ...] = (
         "list",
         params=(_TASK, _CURSOR, _LIMIT, _REASON),
         shows=answers.OutputShown,
+        handler=lambda door: door.handlers.apps.outputs,
     ),
     Route(
         "GET",
@@ -406,12 +544,13 @@ ROUTES: tuple[Route, ...] = (
         "What the last apps of a user used that had this name and have ended.",
         "value",
         params=(
-            Param("company", _NAMED, "The company of the user."),
-            Param("user", _NAMED, "The user."),
-            Param("name", _NAMED, "The name of the apps."),
+            Param("company", _NAMED, "The company of the user.", required=True),
+            Param("user", _NAMED, "The user.", required=True),
+            Param("name", _NAMED, "The name of the apps.", required=True),
             _FRESH,
         ),
         shows=answers.PastRuns,
+        handler=lambda door: door.board.runs,
     ),
     Route(
         "GET",
@@ -422,6 +561,8 @@ ROUTES: tuple[Route, ...] = (
         "value",
         params=(_FRESH, Param("audited", _FLAG, "Tell also what an audit says of the log, as `verdict`.")),
         shows=answers.Explanation,
+        handler=lambda door: door.handlers.log.explain,
+        long=True,
     ),
     _follow("/v1/apps/{app}/events", "appEvents", "read", "The events of an app as they are committed."),
     _see(
@@ -454,10 +595,17 @@ ROUTES: tuple[Route, ...] = (
         "A company's use in a month, by user and app.",
         "value",
         params=(
-            Param("month", {"type": "string", "pattern": r"^\d{4}-\d{2}$", "maxLength": 7}, "YYYY-MM, in UTC."),
+            Param(
+                "month",
+                {"type": "string", "pattern": r"^\d{4}-\d{2}$", "maxLength": 7},
+                "YYYY-MM, in UTC.",
+                required=True,
+            ),
             _FRESH,
         ),
         shows=answers.Statement,
+        handler=lambda door: door.handlers.log.statement,
+        long=True,
     ),
     Route(
         "GET",
@@ -472,6 +620,8 @@ ROUTES: tuple[Route, ...] = (
             _FRESH,
         ),
         shows=answers.FairnessFigures,
+        handler=lambda door: door.board.fairness,
+        long=True,
     ),
     Route(
         "POST",
@@ -483,6 +633,8 @@ ROUTES: tuple[Route, ...] = (
         params=(Param("at", _SEQ, "Up to this log position."),),
         asks=OtherRules,
         shows=answers.Compared,
+        handler=lambda door: door.handlers.log.whatif,
+        long=True,
     ),
     Route(
         "POST",
@@ -494,6 +646,8 @@ ROUTES: tuple[Route, ...] = (
         params=(_FRESH,),
         asks=commands.SubmitApp,
         shows=answers.PlanTold,
+        handler=lambda door: door.handlers.log.plan,
+        long=True,
     ),
     Route(
         "GET",
@@ -503,6 +657,8 @@ ROUTES: tuple[Route, ...] = (
         "The verdicts of an audit of the whole log.",
         "value",
         shows=answers.AuditResult,
+        handler=lambda door: door.handlers.log.audit,
+        long=True,
     ),
     _see("limits", "The limits.", many=True),
     _see("settings", "The settings in force."),
@@ -520,6 +676,8 @@ ROUTES: tuple[Route, ...] = (
         "list",
         params=(_FROM, _FRESH, _LIMIT, _REASON),
         shows=answers.LogEvent,
+        handler=lambda door: door.handlers.log.entries,
+        pool="views",
     ),
     _follow("/v1/log/events", "logEvents", "cluster-read", "The events of the log as they are committed."),
     Route(
@@ -530,6 +688,8 @@ ROUTES: tuple[Route, ...] = (
         "The verdicts of an audit of a log in the body.",
         "value",
         shows=answers.AuditResult,
+        handler=lambda door: door.board.audit_file,
+        long=True,
     ),
     Route("GET", "/v1/session", "session", "", "Who looks at the page.", "session", shows=answers.PageSession),
     Route(
@@ -553,8 +713,21 @@ ROUTES: tuple[Route, ...] = (
         shows=answers.PageLink,
     ),
     Route("GET", "/v1/pulse", "pulse", "cluster-read", "What has changed, at most once a second.", "events"),
-    _show("/v1/overview", "overview", "The cluster at a glance.", answers.Overview, _AFTER),
-    _show("/v1/course", "course", "The cores in use and the apps pending in the last hour.", answers.CourseOfHour),
+    _show(
+        "/v1/overview",
+        "overview",
+        "The cluster at a glance.",
+        answers.Overview,
+        _AFTER,
+        handler=lambda door: door.board.overview,
+    ),
+    _show(
+        "/v1/course",
+        "course",
+        "The cores in use and the apps pending in the last hour.",
+        answers.CourseOfHour,
+        handler=lambda door: door.board.course,
+    ),
     _show(
         "/v1/board",
         "board",
@@ -571,6 +744,7 @@ ROUTES: tuple[Route, ...] = (
         Param("start", {"type": "integer", "minimum": 0, "maximum": 10**6}, "The number of the first one, from 0."),
         _MOST,
         verb="read",
+        handler=lambda door: door.board.apps,
     ),
     _show(
         "/v1/apps/{app}/card",
@@ -580,18 +754,40 @@ ROUTES: tuple[Route, ...] = (
         _AFTER,
         _REASON,
         verb="read",
+        handler=lambda door: door.board.app,
     ),
-    _show("/v1/apps/{app}/timeline", "timeline", "The life of an app.", answers.TimelineShown, verb="read"),
+    _show(
+        "/v1/apps/{app}/timeline",
+        "timeline",
+        "The life of an app.",
+        answers.TimelineShown,
+        verb="read",
+        handler=lambda door: door.board.timeline,
+        long=True,
+    ),
     _show(
         "/v1/companies/{company}/card",
         "companyCard",
         "What a company holds, is due and waits for.",
         answers.CompanyCard,
         _AFTER,
+        handler=lambda door: door.board.company,
     ),
-    _show("/v1/fleet", "fleet", "The workers with what runs on them.", answers.FleetShown, _AFTER),
     _show(
-        "/v1/history", "history", "Who changed settings, companies, accounts and workers.", answers.ChangeList, _MOST
+        "/v1/fleet",
+        "fleet",
+        "The workers with what runs on them.",
+        answers.FleetShown,
+        _AFTER,
+        handler=lambda door: door.board.fleet,
+    ),
+    _show(
+        "/v1/history",
+        "history",
+        "Who changed settings, companies, accounts and workers.",
+        answers.ChangeList,
+        _MOST,
+        handler=lambda door: door.board.history,
     ),
     _show(
         "/v1/entries",
@@ -603,6 +799,7 @@ ROUTES: tuple[Route, ...] = (
         _APP,
         Param("kind", {**_NAMED, "maxLength": 400}, "Only events of this type, or of these, separated by commas."),
         _MOST,
+        handler=lambda door: door.board.entries,
     ),
     Route(
         "GET",
@@ -613,6 +810,7 @@ ROUTES: tuple[Route, ...] = (
         "value",
         params=(_AFTER, _SEEN),
         shows=answers.DecisionCard,
+        handler=lambda door: door.board.decision,
     ),
     Route(
         "GET",
@@ -621,7 +819,8 @@ ROUTES: tuple[Route, ...] = (
         "cluster-read",
         "The last turn at or before a time.",
         "value",
-        params=(Param("time", _SEQ, "In ms."), _SEEN),
+        params=(Param("time", _SEQ, "In ms.", required=True), _SEEN),
         shows=answers.Instant,
+        handler=lambda door: door.board.moment,
     ),
 )

@@ -280,7 +280,7 @@ async def _serve(
         visits.cancel()
         signing.cancel()
         with suppress(FairlogError, RedisError):  # then masters hear only that it answers no more
-            await asyncio.to_thread(door.handlers.sign, stopping=True)
+            await asyncio.to_thread(door.handlers.health.sign, stopping=True)
         if where.path is not None:
             where.path.unlink(missing_ok=True)
     _log.info("stopped")
@@ -300,7 +300,7 @@ async def _say_alive(servers: Sequence[uvicorn.Server], names: Sequence[str], do
         await asyncio.sleep(ALIVE_EVERY_S)
         notify(ALIVE)
         with suppress(FairlogError, RedisError):  # a replica that is behind is told of by its thread
-            await asyncio.to_thread(door.handlers.note_conditions)
+            await asyncio.to_thread(door.handlers.health.note_conditions)
 
 
 async def _ring_for_visits(door: Door) -> None:
@@ -315,7 +315,7 @@ async def _sign(door: Door) -> None:
     said = ""
     while True:
         try:
-            await asyncio.to_thread(door.handlers.sign)
+            await asyncio.to_thread(door.handlers.health.sign)
             said = ""
         except NotReady:
             pass  # so it answers nobody; its thread tells of that

@@ -175,7 +175,8 @@ class Door:
             def __exit__(self, *_: object) -> None:
                 self._held = False
 
-        patch.setattr("fairlog.api.handlers.Lock", Lock)
+        for module in ("views", "log_reads", "health"):
+            patch.setattr(f"fairlog.api.{module}.Lock", Lock)
         patch.setattr("fairlog.api.replica.threading", SimpleNamespace(**(vars(threading) | {"Lock": Lock})))
         patch.setattr("fairlog.api.replica.WAIT_MS", 400)
         patch.setattr("scheduler.service.client.signed_fields", captured)
@@ -310,7 +311,7 @@ class Door:
         world, witness = self.world, self.world.witness
 
         def send(handlers: Handlers, by: By) -> Receipt:
-            return handlers.send(by, command, command_id=identity.partition(":")[2])
+            return handlers.sender.send(by, command, command_id=identity.partition(":")[2])
 
         while True:
             try:
@@ -413,7 +414,7 @@ class Door:
     def _shown(self, server: Server, by: By, view: str, params: dict[str, Any]) -> Any:
         """The body of an answer that shows the present state: none before what was shown when it was asked for."""
         before = server.shown
-        viewed = server.handlers.view(by, view, params)
+        viewed = server.handlers.views.view(by, view, params)
         self.world.witness.read_at(server.name, viewed.seen.seq, before)
         server.shown = max(server.shown, viewed.seen.seq)
         if isinstance(viewed.body, list):
@@ -444,7 +445,7 @@ class Door:
 
     def _sees_the_log(self, server: Server, by: By) -> None:
         reason = self.random.choice(("", "an incident"))
-        viewed = server.handlers.entries(by, after=max(0, server.replica.head - 60), reason=reason)
+        viewed = server.handlers.log.entries(by, after=max(0, server.replica.head - 60), reason=reason)
         lines = [json.loads(bytes(line)) for line in viewed.body]
         owners = [self._owner_of(line) for line in lines if line.get("private")]
         self.world.witness.saw(by, "a private part", owners, private=True, reason=reason)
@@ -464,7 +465,7 @@ class Door:
     def _sees_output(self, server: Server, by: By) -> None:
         app, reason = self._any_app(), self.random.choice(("", "an incident"))
         found = self.world.witness.apps.get(app)
-        server.handlers.output(by, app, 0, reason=reason)
+        server.handlers.apps.output(by, app, 0, reason=reason)
         if found is not None:
             self.world.witness.saw(by, "the output", [(found.company, found.user)], private=True, reason=reason)
 
@@ -535,7 +536,9 @@ class Door:
 
         def live() -> None:
             def send(handlers: Handlers, by: By) -> list[Receipt | CommandRejected]:
-                return handlers.send_many(by, [write_command(each).encode() for each in bodies], command_id=identity)
+                return handlers.sender.send_many(
+                    by, [write_command(each).encode() for each in bodies], command_id=identity
+                )
 
             try:
                 answers, alone = self._until_answered(asker, send)
@@ -564,7 +567,9 @@ class Door:
 
         def live() -> None:
             try:
-                receipt, _ = self._until_answered(asker, lambda door, by: door.send(by, command, command_id=identity))
+                receipt, _ = self._until_answered(
+                    asker, lambda door, by: door.sender.send(by, command, command_id=identity)
+                )
             except (CommandRejected, NoAnswer) as error:
                 self.world.say("borrows nothing:", error)
                 return

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import pytest
 from msgspec import structs
 
-from fairlog.api.handlers import Handlers
 from fairlog.api.replica import Replica
+from fairlog.api.sender import CommandSender
+from fairlog.api.sight import Sight
 from scheduler.model.commands import IssueToken
 from scheduler.model.errors import NoMaster
 from scheduler.model.events import AppRemoved, Event, ExecutorRemoved, ExecutorRevoked, KeyChanged
@@ -236,16 +237,16 @@ def unsigned_messages_are_taken(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_server_acknowledges_what_it_has_sent(patch: pytest.MonkeyPatch) -> None:
-    send = Handlers.send
+    send = CommandSender.send
 
-    def hasty(handlers: Handlers, *request: Any, command_id: str = "") -> Receipt:
-        handlers._client.timeout_s = 0.1
+    def hasty(sender: CommandSender, *request: Any, command_id: str = "") -> Receipt:
+        sender._client.timeout_s = 0.1
         try:
-            return send(handlers, *request, command_id=command_id)
+            return send(sender, *request, command_id=command_id)
         except NoMaster:
-            return Receipt(command_id, handlers.replica.head + 1)
+            return Receipt(command_id, sender.replica.head + 1)
 
-    patch.setattr(Handlers, "send", hasty)
+    patch.setattr(CommandSender, "send", hasty)
 
 
 def a_server_remembers_who_had_a_token(patch: pytest.MonkeyPatch) -> None:
@@ -262,7 +263,7 @@ def a_server_takes_tokens_while_it_hears_nothing(patch: pytest.MonkeyPatch) -> N
 
 
 def a_server_shows_apps_of_other_companies(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Handlers, "may_see", lambda *_: True)
+    patch.setattr(Sight, "may_see", lambda *_: True)
 
 
 def an_invitation_issues_any_token(patch: pytest.MonkeyPatch) -> None:

@@ -21,8 +21,8 @@ from starlette.routing import Route
 
 from fairlog.api.addresses import TOKEN_VARIABLE, URL_VARIABLE
 from fairlog.api.app import STOPS, body_of, token_of
-from fairlog.api.handlers import company_of
 from fairlog.api.problems import BadRequest, NoSuchMethod, Unavailable, headers_of, problem_of, status_of
+from fairlog.api.sight import company_of
 from fairlog.compat.spark_rest.answers import (
     UNKNOWN_VERSION,
     VERSION,
@@ -193,7 +193,7 @@ class SparkRestServer:
             home=self._home,
             folder=create.folder,
         )
-        await door.command(who, partial(door.handlers.send, who, command, variables))
+        await door.run(who, partial(door.handlers.sender.send, who, command, variables), "commands")
         name = submission_of(app)
         return answer(
             "CreateSubmissionResponse",
@@ -252,17 +252,17 @@ class SparkRestServer:
 
         def look(state: ClusterState) -> _Driver | None:
             known = state.apps.get(app)
-            if known is None or known.spec.driver is None or not door.handlers.may_see(state, who, app):
+            if known is None or known.spec.driver is None or not door.handlers.sight.may_see(state, who, app):
                 return None
             return _told(state, known)
 
-        return (await door.view(who, partial(door.handlers.replica.read, look)))[1]
+        return (await door.run(who, partial(door.handlers.replica.read, look), "views"))[1]
 
     async def _last_line(self, who: By, app: str) -> str:
         """The last line that the driver wrote; "" if it wrote none, or `who` may not read it."""
         try:
-            output = await self._door.read(
-                who, partial(self._door.handlers.output, who, app, None, reason=_reason(who))
+            output = await self._door.run(
+                who, partial(self._door.handlers.apps.output, who, app, None, reason=_reason(who)), "reads"
             )
         except NotAllowed:
             return ""
@@ -276,7 +276,7 @@ class SparkRestServer:
             success, message = True, f"{name} was told to end"
             try:
                 command = KillApp(app=app_of(name), reason=_reason(who))
-                await self._door.command(who, partial(self._door.handlers.send, who, command))
+                await self._door.run(who, partial(self._door.handlers.sender.send, who, command), "commands")
             except AppEnded:
                 success, message = False, f"{name} has ended already: it is {told.state}"
         return answer("KillSubmissionResponse", self._spark, success=success, submissionId=name, message=message)
@@ -288,12 +288,12 @@ class SparkRestServer:
         def look(state: ClusterState) -> list[str]:
             return [app.id for app in state.apps.values() if app.ended is None and _may_kill(state, app, who, now)]
 
-        apps = (await door.view(who, partial(door.handlers.replica.read, look)))[1]
+        apps = (await door.run(who, partial(door.handlers.replica.read, look), "views"))[1]
         bodies = [write_command(KillApp(app=app, reason=_reason(who))).encode() for app in apps]
         refusals: list[Exception] = []
         for start in range(0, len(bodies), BATCH):
             part = bodies[start : start + BATCH]
-            outcomes = await door.command(who, partial(door.handlers.send_many, who, part))
+            outcomes = await door.run(who, partial(door.handlers.sender.send_many, who, part), "commands")
             refusals += [each for each in outcomes if isinstance(each, Exception) and not isinstance(each, AppEnded)]
         message = f"{len(apps) - len(refusals)} drivers were told to end"
         if refusals:
@@ -326,14 +326,14 @@ class SparkRestServer:
         await door.reach(await door.head())
         beats = await asyncio.to_thread(handlers.store.zrange, handlers.keys.heartbeats, 0, -1, withscores=True)
         heard = {name.decode(): round(at) for name, at in cast("list[tuple[bytes, float]]", beats)}
-        shown, public = handlers.shown_to(who)
+        shown, public = handlers.sight.shown_to(who)
         url = f"spark://{request.url.netloc}"
 
         def look(state: ClusterState) -> dict[str, Any]:
             may_read(state, who, "cluster-read", Subject(), now)
             return page_of(state, url=url, led=led, heard=heard, shown=shown(state), public=public)
 
-        said: Mapping[str, Any] = (await door.view(who, partial(handlers.replica.read, look)))[1]
+        said: Mapping[str, Any] = (await door.run(who, partial(handlers.replica.read, look), "views"))[1]
         if asked.words[1:]:
             said = part_of(said, asked.words[1])
         return Response(written(said), media_type="text/json", headers={"cache-control": "no-store"})

@@ -295,9 +295,9 @@ def test_without_a_master_or_a_store_the_answer_is_to_try_again(api: Handlers, m
         raise errors.NoMaster("no master answered")
 
     async def story(client: httpx.AsyncClient) -> None:
-        monkeypatch.setattr(api._client, "send", silent)
+        monkeypatch.setattr(api.sender._client, "send", silent)
         check_problem(await client.post("/v1/companies", json=body(ACME)), 503, "NoMaster")
-        monkeypatch.setattr(api._client, "send", gone)
+        monkeypatch.setattr(api.sender._client, "send", gone)
         check_problem(await client.post("/v1/companies", json=body(ACME)), 503, "Unavailable")
 
     run(api, story)
@@ -312,7 +312,7 @@ def test_a_full_lane_and_a_server_that_is_not_trusted_are_unavailable(
             def fail(*_: object, raised: Exception = error, **__: object) -> None:
                 raise raised
 
-            monkeypatch.setattr(api._client, "send", fail)
+            monkeypatch.setattr(api.sender._client, "send", fail)
             answer = await client.post("/v1/companies", json=body(ACME))
             check_problem(answer, 503, type(error).__name__)
             assert answer.headers["retry-after"] == ("5" if isinstance(error, LaneFull) else "1")
@@ -445,7 +445,7 @@ def test_a_stream_ends_when_the_token_that_opened_it_is_revoked(api: Handlers) -
                 AddAccount(account="acme/ann"),
                 IssueToken(token=token.id, account="acme/ann", hash=token.hash),
             ):
-                seq = (await asyncio.to_thread(api.send, ROOT, command)).seq
+                seq = (await asyncio.to_thread(api.sender.send, ROOT, command)).seq
             await asyncio.to_thread(api.replica.wait_for, seq, HOPELESS_S)
             request = Request({"type": "http", "method": "GET", "path_params": {}, "headers": []})
             route = next(each for each in ROUTES if each.name == "logEvents")
@@ -456,7 +456,7 @@ def test_a_stream_ends_when_the_token_that_opened_it_is_revoked(api: Handlers) -
                 heard = b""
                 while b"id: %d\n" % seq not in heard:
                     heard += cast("bytes", await anext(parts))
-                await asyncio.to_thread(api.send, ROOT, RevokeToken(token=token.id))
+                await asyncio.to_thread(api.sender.send, ROOT, RevokeToken(token=token.id))
                 last = b"".join([cast("bytes", part) async for part in parts])
             assert last.startswith(b"event: end\ndata: ")
             assert b'"status":401' in last
@@ -492,9 +492,9 @@ def test_an_app_can_be_followed_on_a_server_that_has_not_folded_it(
     async def story(client: httpx.AsyncClient) -> None:
         with pytest.MonkeyPatch.context() as paused:
             paused.setattr(api.replica, "step", lambda: 0.005)
-            folded = await asyncio.to_thread(api.send, ROOT, ACME)  # by the step that has begun
+            folded = await asyncio.to_thread(api.sender.send, ROOT, ACME)  # by the step that has begun
             await asyncio.to_thread(api.replica.wait_for, folded.seq, HOPELESS_S)
-            receipt = await asyncio.to_thread(api.send, ROOT, submission("a"))
+            receipt = await asyncio.to_thread(api.sender.send, ROOT, submission("a"))
             answer = asyncio.create_task(client.get(f"/v1/apps/a/events?after={receipt.seq - 1}"))
             await asyncio.wait([answer], timeout=0.2)
             assert not answer.done()
@@ -517,7 +517,7 @@ def test_the_log_comes_as_events_and_resumes_where_it_was_left(api: Handlers) ->
                     api.replica,
                     after,
                     wanted=lambda _: True,
-                    allowed=lambda: api.replica.peek(lambda state: api.reader(state, ROOT)),
+                    allowed=lambda: api.replica.peek(lambda state: api.sight.reader(state, ROOT)),
                     limiter=door._catching_up,
                 )
                 async for part in stream:
@@ -650,10 +650,11 @@ def test_a_company_that_reads_much_keeps_nobody_else_waiting(api: Handlers) -> N
             go_on = threading.Event()
             eve, ann = By("evil/eve", "t", "user"), By("acme/ann", "u", "user")
             asking = [
-                asyncio.create_task(door.read(eve, lambda: go_on.wait(HOPELESS_S))) for _ in range(2 * READS_AT_ONCE)
+                asyncio.create_task(door.run(eve, lambda: go_on.wait(HOPELESS_S), "reads"))
+                for _ in range(2 * READS_AT_ONCE)
             ]
             async with asyncio.timeout(HOPELESS_S):
-                assert await door.read(ann, lambda: "read") == "read"
+                assert await door.run(ann, lambda: "read", "reads") == "read"
             go_on.set()
             assert all(await asyncio.gather(*asking))
 

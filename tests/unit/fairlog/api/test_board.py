@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 def test_events_are_read_once_for_a_moment_for_all_who_ask_for_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     with served(fakeredis.FakeRedis(server=fakeredis.FakeServer())) as api:
-        api.replica.wait_for(api.send(local(0), ACME).seq, HOPELESS_S)
+        api.replica.wait_for(api.sender.send(local(0), ACME).seq, HOPELESS_S)
         board = Board(api)
         monkeypatch.setattr(Board._shared, "__kwdefaults__", {"kept_s": 3600.0})
         first = board.entries(local(0))
-        api.replica.wait_for(api.send(local(0), RegisterCompany(company="globex")).seq, HOPELESS_S)
+        api.replica.wait_for(api.sender.send(local(0), RegisterCompany(company="globex")).seq, HOPELESS_S)
         assert board.entries(local(0)) == first
         assert board.entries(local(0), company="globex").seen.seq > first.seen.seq
         assert board.entries(local(0), at=first.seen.seq).body == first.body

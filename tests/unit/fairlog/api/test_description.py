@@ -84,15 +84,15 @@ def rig() -> Iterator[Rig]:
         tokens = {name: new_token() for name in (*ACCOUNTS, "expired")}
         accounts = {**ACCOUNTS, "expired": ACCOUNTS["operator"]}
         for command in (ACME, RegisterCompany(company="zeta")):
-            api.send(ROOT, command)
+            api.sender.send(ROOT, command)
         for name, account in ACCOUNTS.items():
-            api.send(ROOT, AddAccount(account=account, role="admin" if name == "admin" else None))
+            api.sender.send(ROOT, AddAccount(account=account, role="admin" if name == "admin" else None))
         for name, token in tokens.items():
             lifetime_s = 1 if name == "expired" else None
             issued = IssueToken(token=token.id, account=accounts[name], hash=token.hash, lifetime_s=lifetime_s)
-            api.send(ROOT, issued)
-        api.send(By("worker/w1", tokens["worker"].id, "worker"), WORKER)
-        last = api.send(By("acme/ann", tokens["user"].id, "user"), submission("a"))
+            api.sender.send(ROOT, issued)
+        api.sender.send(By("worker/w1", tokens["worker"].id, "worker"), WORKER)
+        last = api.sender.send(By("acme/ann", tokens["user"].id, "user"), submission("a"))
         assert api.replica.wait_for(last.seq, HOPELESS_S)
         ends = api.replica.peek(lambda state: state.accounts.tokens[tokens["expired"].id].expires)
         wait_until(lambda: time.time() * 1000 > ends, "the token's end")

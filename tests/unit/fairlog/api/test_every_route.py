@@ -20,9 +20,10 @@ import pytest
 
 from fairlog.api.app import Door, make_app
 from fairlog.api.feed import Feed
-from fairlog.api.handlers import TOLD_BURST, Handlers, request_of
+from fairlog.api.handlers import Handlers
 from fairlog.api.limits import Rates
 from fairlog.api.routes import ROUTES, Route
+from fairlog.api.sender import TOLD_BURST, request_of
 from scheduler.model.commands import (
     AddAccount,
     Command,
@@ -336,7 +337,7 @@ def world() -> Iterator[World]:
 
         def send(*commands: Command, by: By = root) -> None:
             for command in commands:
-                api.replica.wait_for(api.send(by, command).seq, HOPELESS_S)
+                api.replica.wait_for(api.sender.send(by, command).seq, HOPELESS_S)
 
         accounts = [who for who in ROLES if "/" in who]
         tokens = {who: new_token() for who in accounts}
@@ -473,7 +474,7 @@ def test_what_the_matrix_does_not_list_is_refused_and_changes_nothing(world: Wor
 def test_what_the_matrix_lists_is_let_through(world: World, who: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the API to the master, who would not refuse it for want of permission; here nothing is sent."""
     cases = [case for case in CASES if may(who, case)]
-    client = world.api._client
+    client = world.api.sender._client
     monkeypatch.setattr(client, "send", lambda *_, **__: Receipt("id", 0))
     monkeypatch.setattr(client, "send_batch", lambda *_, **__: [])
     for name in ("send", "notify"):

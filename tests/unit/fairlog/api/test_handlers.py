@@ -13,10 +13,12 @@ import pytest
 from msgspec import to_builtins
 
 from fairlog.api.figures import TooLong
-from fairlog.api.handlers import TOLD_BURST, Handlers, Viewed, read_request
+from fairlog.api.handlers import Handlers
+from fairlog.api.pages import Viewed
 from fairlog.api.past import NotReady
 from fairlog.api.questions import Added, Bought, OtherRules
 from fairlog.api.replica import NotThatLong
+from fairlog.api.sender import TOLD_BURST, read_request
 from recovery.archive.reads import recorded
 from scheduler.model.commands import (
     AcceptLog,
@@ -58,15 +60,15 @@ if TYPE_CHECKING:
 @pytest.fixture
 def api(fake: fakeredis.FakeRedis) -> Iterator[Handlers]:
     with served(fake) as made:
-        made.send(ROOT, ACME)
+        made.sender.send(ROOT, ACME)
         yield made
 
 
 def signed_in(api: Handlers, account: str, role: Role = "user") -> By:
     """A new account, which the replica knows, with a token."""
     token = f"t0{account.replace('/', '')}"
-    api.send(ROOT, AddAccount(account=account, role="user" if role == "user" else None))
-    receipt = api.send(ROOT, IssueToken(token=token, account=account, hash="ab" * 32))
+    api.sender.send(ROOT, AddAccount(account=account, role="user" if role == "user" else None))
+    receipt = api.sender.send(ROOT, IssueToken(token=token, account=account, hash="ab" * 32))
     assert api.replica.wait_for(receipt.seq, HOPELESS_S)
     return By(account, token, role)
 
@@ -81,21 +83,23 @@ def listed(viewed: Viewed) -> list[dict[str, Any]]:
 
 
 def test_a_command_is_carried_out_once_however_often_it_is_sent(api: Handlers) -> None:
-    receipt = api.send(ROOT, submission("a"), command_id="once")
+    receipt = api.sender.send(ROOT, submission("a"), command_id="once")
     assert receipt[:2] == ("once", receipt.seq)
-    assert api.send(ROOT, submission("a"), command_id="once") == receipt
+    assert api.sender.send(ROOT, submission("a"), command_id="once") == receipt
     with pytest.raises(DuplicateApp):
-        api.send(ROOT, submission("a"), command_id="twice")
+        api.sender.send(ROOT, submission("a"), command_id="twice")
 
 
 def test_an_account_cannot_take_the_key_of_another(api: Handlers) -> None:
     ann, bob = (signed_in(api, f"acme/{name}") for name in ("ann", "bob"))
-    first = api.send(ann, submission("a"), command_id="k")
-    other = api.send(bob, submission("b", user="bob"), command_id="k")
+    first = api.sender.send(ann, submission("a"), command_id="k")
+    other = api.sender.send(bob, submission("b", user="bob"), command_id="k")
     assert (first.command_id, other.command_id) == ("acme/ann:k", "acme/bob:k")
     assert first.seq < other.seq
-    assert api.send(ann, submission("a"), command_id="k") == first
-    long, longer = (api.send(who, HoldApp(app=app), command_id="k" * 128) for who, app in ((ann, "a"), (bob, "b")))
+    assert api.sender.send(ann, submission("a"), command_id="k") == first
+    long, longer = (
+        api.sender.send(who, HoldApp(app=app), command_id="k" * 128) for who, app in ((ann, "a"), (bob, "b"))
+    )
     assert len(long.command_id) == len(longer.command_id) == 64
     assert long.command_id != longer.command_id
 
@@ -103,7 +107,7 @@ def test_an_account_cannot_take_the_key_of_another(api: Handlers) -> None:
 @pytest.mark.parametrize("identity", ["x" * 129, "a\nb", "é"])
 def test_an_id_that_is_long_or_not_printable_is_refused(api: Handlers, identity: str) -> None:
     with pytest.raises(InvalidCommand, match="an idempotency key has 1 to 128"):
-        api.send(ROOT, submission("a"), command_id=identity)
+        api.sender.send(ROOT, submission("a"), command_id=identity)
 
 
 def test_each_command_of_a_batch_is_answered_in_order(api: Handlers) -> None:
@@ -113,30 +117,30 @@ def test_each_command_of_a_batch_is_answered_in_order(api: Handlers) -> None:
         write_command(submission("b", company="nobody")).encode(),
         write_command(submission("c")).encode(),
     ]
-    first, unread, unknown, last = api.send_many(ROOT, bodies, command_id="all")
+    first, unread, unknown, last = api.sender.send_many(ROOT, bodies, command_id="all")
     assert isinstance(first, Receipt)
     assert isinstance(last, Receipt)
     assert (first.command_id, last.command_id) == ("all.0", "all.2")
     assert isinstance(unread, InvalidCommand)
     assert isinstance(unknown, UnknownCompany)
-    assert api.send_many(ROOT, bodies, command_id="all")[3] == last
+    assert api.sender.send_many(ROOT, bodies, command_id="all")[3] == last
     with pytest.raises(InvalidCommand, match="at most 1000"):
-        api.send_many(ROOT, [b"{}"] * 1001)
+        api.sender.send_many(ROOT, [b"{}"] * 1001)
 
 
 def test_the_log_tells_of_a_few_attempts_that_are_not_allowed(api: Handlers) -> None:
     ann, bob = (signed_in(api, f"acme/{name}") for name in ("ann", "bob"))
-    receipt = api.send(ann, submission("a"))
+    receipt = api.sender.send(ann, submission("a"))
     api.replica.wait_for(receipt.seq, HOPELESS_S)
     secret = submission("b", env=("TOKEN",))
     with pytest.raises(NotAllowed):
-        api.send(bob, KillApp(app="a"))
+        api.sender.send(bob, KillApp(app="a"))
     assert not [fact for fact in api.replica.log.facts() if isinstance(fact.event, CommandRefused)], "without a lease"
     api.store.set(KEYS.lease, "{}")
     for attempt in range(12):
         with pytest.raises(NotAllowed):
-            api.send(bob, *((KillApp(app="a"), {}) if attempt else (secret, {"TOKEN": "planted"})))
-    (refusal,) = api.send_many(bob, [write_command(KillApp(app="a")).encode()])
+            api.sender.send(bob, *((KillApp(app="a"), {}) if attempt else (secret, {"TOKEN": "planted"})))
+    (refusal,) = api.sender.send_many(bob, [write_command(KillApp(app="a")).encode()])
     assert isinstance(refusal, NotAllowed)
     refused = [
         (fact.by.account, fact.event.error)
@@ -154,8 +158,8 @@ ACCEPT = AcceptLog(seq=1, digest="1", known=9, known_digest="9", by="master m1")
 @pytest.mark.parametrize("command", [LoseWorker(worker="w1"), LoseOwner(app="a"), RestoreLog(), ACCEPT], ids=str)
 def test_nobody_sends_what_masters_and_restores_say_by_themselves(api: Handlers, command: Command) -> None:
     with pytest.raises(NotAllowed):
-        api.send(ROOT, command)
-    (refusal,) = api.send_many(ROOT, [write_command(command).encode()])
+        api.sender.send(ROOT, command)
+    (refusal,) = api.sender.send_many(ROOT, [write_command(command).encode()])
     assert isinstance(refusal, NotAllowed)
 
 
@@ -163,30 +167,32 @@ def test_secrets_travel_with_the_app_and_never_enter_the_log(api: Handlers) -> N
     body = {"type": "SubmitApp", "app": "a", "company": "acme", "user": "ann", "tasks": 1, "command": ["true"]}
     with_secrets = json.dumps({**body, "secrets": {"TOKEN": "hush-hush"}}).encode()
     refused = json.dumps({**body, "app": "b", "company": "nobody", "secrets": {"TOKEN": "hush-hush"}}).encode()
-    outcomes = api.send_many(ROOT, [with_secrets, refused])
+    outcomes = api.sender.send_many(ROOT, [with_secrets, refused])
     assert [isinstance(outcome, CommandRejected) for outcome in outcomes] == [False, True]
     assert api.work.secrets("a") == {"TOKEN": "hush-hush"}
     assert not api.work.secrets("b")
     assert b"hush-hush" not in repr(api.store.xrange(KEYS.log)).encode()
     with pytest.raises(UnknownCompany):
-        api.send(ROOT, *read_request(refused))
+        api.sender.send(ROOT, *read_request(refused))
     assert not api.work.secrets("b")
     assert not api.store.keys(f"{KEYS.prefix}unclaimed:*")
 
 
 def test_secrets_of_an_app_that_is_never_submitted_are_in_nobodys_way(api: Handlers) -> None:
     ann, bob = (signed_in(api, f"acme/{name}") for name in ("ann", "bob"))
-    api._client.put_aside(submission("a", user="bob"), {"PATH": "/planted"})
+    api.sender._client.put_aside(submission("a", user="bob"), {"PATH": "/planted"})
     anns = submission("a", env=("PATH",))
-    api.send(ann, anns, {"PATH": "/bin"})
+    api.sender.send(ann, anns, {"PATH": "/bin"})
     assert api.work.secrets("a") == {"PATH": "/bin"}
     with pytest.raises(DuplicateApp):
-        api.send(bob, submission("a", user="bob", env=("WORD",)), {"WORD": "x"})
-    api._client.put_aside(submission("c"), {"PATH": "/bin"})
+        api.sender.send(bob, submission("a", user="bob", env=("WORD",)), {"WORD": "x"})
+    api.sender._client.put_aside(submission("c"), {"PATH": "/bin"})
     body = {**to_builtins(submission("c")), "secrets": {"PATH": "/planted"}}
-    refused, _ = api.send_many(bob, [json.dumps(body).encode(), write_command(submission("d", user="bob")).encode()])
+    refused, _ = api.sender.send_many(
+        bob, [json.dumps(body).encode(), write_command(submission("d", user="bob")).encode()]
+    )
     assert isinstance(refused, NotAllowed)
-    api.send(ann, submission("c", env=("PATH",)), {"PATH": "/bin"})
+    api.sender.send(ann, submission("c", env=("PATH",)), {"PATH": "/bin"})
     assert api.work.secrets("c") == {"PATH": "/bin"}
 
 
@@ -196,8 +202,8 @@ def test_secrets_of_what_does_not_fit_into_the_lane_are_not_kept(
     monkeypatch.setattr("scheduler.service.client.LANE_LIMIT", 0)
     body = {**to_builtins(submission("a")), "secrets": {"WORD": "x"}}
     for ask in (
-        lambda: api.send(ROOT, submission("a", env=("WORD",)), {"WORD": "x"}),
-        lambda: api.send_many(ROOT, [json.dumps(body).encode()]),
+        lambda: api.sender.send(ROOT, submission("a", env=("WORD",)), {"WORD": "x"}),
+        lambda: api.sender.send_many(ROOT, [json.dumps(body).encode()]),
     ):
         with pytest.raises(LaneFull):
             ask()
@@ -222,66 +228,66 @@ def test_secrets_that_are_none_or_too_many_are_refused(values: dict[str, object]
 
 
 def test_a_read_sees_what_was_acknowledged_before_it(api: Handlers) -> None:
-    receipt = api.send(ROOT, submission("a"))
+    receipt = api.sender.send(ROOT, submission("a"))
     assert api.replica.wait_for(receipt.seq, HOPELESS_S)
-    viewed = api.view(ROOT, "apps", {}, after=receipt.seq)
+    viewed = api.views.view(ROOT, "apps", {}, after=receipt.seq)
     assert viewed.seen.seq >= receipt.seq
     assert [app["app"] for app in listed(viewed)] == ["a"]
     with pytest.raises(NotThatLong, match="the log ends at position"):
-        api.view(ROOT, "apps", {}, after=receipt.seq + 100)
+        api.views.view(ROOT, "apps", {}, after=receipt.seq + 100)
 
 
 def test_a_read_at_a_position_shows_the_state_there(api: Handlers) -> None:
-    first, second = (api.send(ROOT, submission(app)) for app in "ab")
+    first, second = (api.sender.send(ROOT, submission(app)) for app in "ab")
     api.replica.wait_for(second.seq, HOPELESS_S)
-    before = api.view(ROOT, "apps", {}, at=first.seq)
+    before = api.views.view(ROOT, "apps", {}, at=first.seq)
     assert (before.seen.seq, [app["app"] for app in listed(before)]) == (first.seq, ["a"])
-    assert listed(api.view(ROOT, "apps", {}, at=first.seq)) == listed(before)
-    assert [app["app"] for app in listed(api.view(ROOT, "apps", {}))] == ["a", "b"]
+    assert listed(api.views.view(ROOT, "apps", {}, at=first.seq)) == listed(before)
+    assert [app["app"] for app in listed(api.views.view(ROOT, "apps", {}))] == ["a", "b"]
 
 
 def test_who_reads_a_past_state_waits_for_nobody_elses(api: Handlers) -> None:
     """Whoever asks for many of them must not take the threads of those who read the present."""
-    before = api.send(ROOT, RegisterCompany(company="bolt")).seq
-    last = api.send(ROOT, RegisterCompany(company="later")).seq
+    before = api.sender.send(ROOT, RegisterCompany(company="bolt")).seq
+    last = api.sender.send(ROOT, RegisterCompany(company="later")).seq
     api.replica.wait_for(last, HOPELESS_S)
     with api.replica.past._turn, pytest.raises(NotReady, match="another past state is being read"):
-        api.view(ROOT, "companies", {}, at=before)
-    api.view(ROOT, "companies", {}, at=last)
-    assert api.view(ROOT, "companies", {}, at=before).seen.seq == before
+        api.views.view(ROOT, "companies", {}, at=before)
+    api.views.view(ROOT, "companies", {}, at=last)
+    assert api.views.view(ROOT, "companies", {}, at=before).seen.seq == before
 
 
 def test_a_view_is_that_of_the_rules(api: Handlers) -> None:
-    api.replica.wait_for(api.send(ROOT, WORKER).seq, HOPELESS_S)
-    api.replica.wait_for(api.send(ROOT, submission("a")).seq, HOPELESS_S)
+    api.replica.wait_for(api.sender.send(ROOT, WORKER).seq, HOPELESS_S)
+    api.replica.wait_for(api.sender.send(ROOT, submission("a")).seq, HOPELESS_S)
     for name, arguments in {"app": {"app": "a"}, "cluster": {}, "shares": {}, "settings": {}}.items():
         _, due = api.replica.read(lambda state, of=(name, arguments): look(state, *of))  # type: ignore[misc]
-        assert value(api.view(ROOT, name, arguments)) == json.loads(json.dumps(due))
+        assert value(api.views.view(ROOT, name, arguments)) == json.loads(json.dumps(due))
     with pytest.raises(UnknownApp):
-        api.view(ROOT, "app", {"app": "b"})
+        api.views.view(ROOT, "app", {"app": "b"})
 
 
 def test_a_list_comes_in_pages_that_go_on_where_the_last_one_ended(api: Handlers) -> None:
     apps = [f"a{number}" for number in range(7)]
-    receipts = [api.send(ROOT, submission(app)) for app in apps]
+    receipts = [api.sender.send(ROOT, submission(app)) for app in apps]
     api.replica.wait_for(receipts[-1].seq, HOPELESS_S)
-    page = api.view(ROOT, "apps", {}, limit=3)
+    page = api.views.view(ROOT, "apps", {}, limit=3)
     assert [app["app"] for app in listed(page)] == apps[:3]
-    api.replica.wait_for(api.send(ROOT, KillApp(app="a0")).seq, HOPELESS_S)
-    page = api.view(ROOT, "apps", {}, limit=3, cursor=str(page.next))
+    api.replica.wait_for(api.sender.send(ROOT, KillApp(app="a0")).seq, HOPELESS_S)
+    page = api.views.view(ROOT, "apps", {}, limit=3, cursor=str(page.next))
     assert [app["app"] for app in listed(page)] == apps[3:6]
-    page = api.view(ROOT, "apps", {}, limit=3, cursor=str(page.next))
+    page = api.views.view(ROOT, "apps", {}, limit=3, cursor=str(page.next))
     assert ([app["app"] for app in listed(page)], page.next) == (apps[6:], None)
     with pytest.raises(InvalidCommand, match="cursor"):
-        api.view(ROOT, "apps", {}, cursor="x")
+        api.views.view(ROOT, "apps", {}, cursor="x")
 
 
 def test_a_page_of_apps_costs_no_more_than_its_own_items(api: Handlers, monkeypatch: pytest.MonkeyPatch) -> None:
     ann, bob = (signed_in(api, f"acme/{name}") for name in ("ann", "bob"))
     for number in range(6):
         who = (ann, bob)[number % 2]
-        receipt = api.send(who, submission(f"a{number}", user=who.account[5:], hold=True))
-    receipt = api.send(ann, KillApp(app="a0"))
+        receipt = api.sender.send(who, submission(f"a{number}", user=who.account[5:], hold=True))
+    receipt = api.sender.send(ann, KillApp(app="a0"))
     assert api.replica.wait_for(receipt.seq, HOPELESS_S)
     rendered: list[str] = []
 
@@ -289,13 +295,13 @@ def test_a_page_of_apps_costs_no_more_than_its_own_items(api: Handlers, monkeypa
         rendered.append(app.id)
         return {"app": app.id, "company": app.spec.company, "user": app.spec.user}
 
-    monkeypatch.setattr("fairlog.api.handlers.listed", told)
+    monkeypatch.setattr("fairlog.api.views.listed", told)
     monkeypatch.setattr("scheduler.rules.views.SCANNED", 4)
 
     def pages(who: By, **arguments: object) -> list[list[str]]:
         found, cursor = [], ""
         while True:
-            page = api.view(who, "apps", arguments, cursor=cursor, limit=2)
+            page = api.views.view(who, "apps", arguments, cursor=cursor, limit=2)
             found.append([app["app"] for app in listed(page)])
             if page.next is None:
                 return found
@@ -308,35 +314,35 @@ def test_a_page_of_apps_costs_no_more_than_its_own_items(api: Handlers, monkeypa
 
 
 def test_the_log_comes_in_pages_with_the_private_parts_that_may_be_read(api: Handlers) -> None:
-    api.replica.wait_for(api.send(ROOT, submission("a")).seq, HOPELESS_S)
-    whole = listed(api.entries(ROOT))
+    api.replica.wait_for(api.sender.send(ROOT, submission("a")).seq, HOPELESS_S)
+    whole = listed(api.log.entries(ROOT))
     assert [each["seq"] for each in whole] == list(range(1, len(whole) + 1))
     assert any("private" in each for each in whole)
     pages: list[dict[str, Any]] = []
     cursor: str | None = "0"
     while cursor is not None:
-        page = api.entries(ROOT, after=int(cursor), limit=2)
+        page = api.log.entries(ROOT, after=int(cursor), limit=2)
         pages += listed(page)
         cursor = page.next
     assert pages == whole
 
 
 def test_the_output_of_a_task_and_of_the_driver_is_read(api: Handlers) -> None:
-    api.replica.wait_for(api.send(ROOT, submission("a")).seq, HOPELESS_S)
+    api.replica.wait_for(api.sender.send(ROOT, submission("a")).seq, HOPELESS_S)
     api.store.hset(KEYS.output("a"), "0", b"hello\n")
     api.work.keep_driver_output("a", b"driving\n")
-    assert (api.output(ROOT, "a", 0), api.output(ROOT, "a", None)) == (b"hello\n", b"driving\n")
+    assert (api.apps.output(ROOT, "a", 0), api.apps.output(ROOT, "a")) == (b"hello\n", b"driving\n")
     api.store.hset(KEYS.output("a"), "1", Tail.of((0, b"out\n"), (1, b"err\n"), (0, b"end\n")).stored())
-    assert [api.output(ROOT, "a", 1, stream=each) for each in (None, *STREAMS)] == [
+    assert [api.apps.output(ROOT, "a", 1, stream=each) for each in (None, *STREAMS)] == [
         b"out\nerr\nend\n",
         b"out\nend\n",
         b"err\n",
     ]
-    apart = listed(api.outputs(ROOT, "a", task="1"))
+    apart = listed(api.apps.outputs(ROOT, "a", task="1"))
     assert [(each["task"], each["stderr"], each["written"]) for each in apart] == [(1, [[4, 8]], [8, 4])]
-    assert listed(api.outputs(ROOT, "a", task="driver"))[0]["task"] is None
+    assert listed(api.apps.outputs(ROOT, "a", task="driver"))[0]["task"] is None
     with pytest.raises(UnknownApp):
-        api.output(ROOT, "b", 0)
+        api.apps.output(ROOT, "b", 0)
 
 
 def test_without_a_token_only_the_unix_socket_knows_the_caller(api: Handlers) -> None:
@@ -348,44 +354,44 @@ def test_without_a_token_only_the_unix_socket_knows_the_caller(api: Handlers) ->
 
 
 def test_accounts_and_tokens_are_shown_to_whoever_manages_them(api: Handlers) -> None:
-    api.send(ROOT, RegisterCompany(company="bolt"))
+    api.sender.send(ROOT, RegisterCompany(company="bolt"))
     for account, role in (("acme/ann", "user"), ("acme/adm", "admin"), ("bolt/bob", "user"), ("op/root", None)):
-        api.send(ROOT, AddAccount(account=account, role=role))  # type: ignore[arg-type]
+        api.sender.send(ROOT, AddAccount(account=account, role=role))  # type: ignore[arg-type]
         token = f"t0{account.replace('/', '')}"
-        receipt = api.send(ROOT, IssueToken(token=token, account=account, hash="ab" * 32))
+        receipt = api.sender.send(ROOT, IssueToken(token=token, account=account, hash="ab" * 32))
     api.replica.wait_for(receipt.seq, HOPELESS_S)
 
     def seen(account: str, role: Role, view: str) -> list[str]:
         who = By(account, f"t0{account.replace('/', '')}", role)
-        return [each["account"] for each in listed(api.view(who, view, {}, after=receipt.seq))]
+        return [each["account"] for each in listed(api.views.view(who, view, {}, after=receipt.seq))]
 
     for view in ("accounts", "tokens"):
         assert seen("acme/ann", "user", view) == ["acme/ann"]
         assert sorted(seen("acme/adm", "admin", view)) == ["acme/adm", "acme/ann"]
         assert len(seen("op/root", "operator", view)) == 4
-    assert "hash" not in str(value(api.view(ROOT, "tokens", {})))
+    assert "hash" not in str(value(api.views.view(ROOT, "tokens", {})))
 
 
 def test_whoever_reads_what_is_private_is_recorded_once(api: Handlers) -> None:
     ann, bob = (signed_in(api, f"acme/{name}") for name in ("ann", "bob"))
     root = signed_in(api, "op/root", "operator")
-    receipt = api.send(ann, submission("a", cwd="/srv"))
+    receipt = api.sender.send(ann, submission("a", cwd="/srv"))
     assert api.replica.wait_for(receipt.seq, HOPELESS_S)
     for _ in range(3):
-        assert value(api.view(ann, "app", {"app": "a"}))["cwd"] == "/srv"
-        assert value(api.view(root, "app", {"app": "a"}))["cwd"] is None
-        assert value(api.view(root, "app", {"app": "a"}, reason="fire"))["command"] == ["true"]
-        api.output(ann, "a", 0)
-        api.output(root, "a", 0, reason="fire")
+        assert value(api.views.view(ann, "app", {"app": "a"}))["cwd"] == "/srv"
+        assert value(api.views.view(root, "app", {"app": "a"}))["cwd"] is None
+        assert value(api.views.view(root, "app", {"app": "a"}, reason="fire"))["command"] == ["true"]
+        api.apps.output(ann, "a", 0)
+        api.apps.output(root, "a", 0, reason="fire")
         with pytest.raises(NotAllowed):
-            api.output(root, "a", 0)
+            api.apps.output(root, "a", 0)
         with pytest.raises(NotAllowed):
-            api.output(bob, "a", 0)
+            api.apps.output(bob, "a", 0)
         for who, reason in ((ann, ""), (bob, ""), (root, ""), (root, "fire")):
-            api.entries(who, reason=reason)
-        api.open_stream(root, {}, "fire")
-        api.open_stream(root, {})
-    api.output(root, "a", 0, reason="water")
+            api.log.entries(who, reason=reason)
+        api.log.open_stream(root, {}, "fire")
+        api.log.open_stream(root, {})
+    api.apps.output(root, "a", 0, reason="water")
     found = [
         (each.by.account, each.what, each.subject, each.reason)
         for _, each in recorded(api.store, KEYS, is_signed=RING.is_signed)
@@ -403,80 +409,83 @@ def test_whoever_reads_what_is_private_is_recorded_once(api: Handlers) -> None:
 
 
 def test_the_output_of_many_tasks_comes_in_pages(api: Handlers, monkeypatch: pytest.MonkeyPatch) -> None:
-    api.replica.wait_for(api.send(ROOT, submission("a", tasks=100)).seq, HOPELESS_S)
+    api.replica.wait_for(api.sender.send(ROOT, submission("a", tasks=100)).seq, HOPELESS_S)
     written = {task: b"\xff%d\n" % task for task in (*range(3, 40), 99)}
     api.store.hset(api.keys.output("a"), mapping={str(task): output for task, output in written.items()})
-    monkeypatch.setattr("fairlog.api.handlers.OUTPUTS_BYTES", 50)
+    monkeypatch.setattr("fairlog.api.app_calls.OUTPUTS_BYTES", 50)
     found: dict[int, bytes] = {}
     cursor: str | None = ""
     pages = 0
     while cursor is not None:
-        page = api.outputs(ROOT, "a", cursor=cursor, limit=20)
+        page = api.apps.outputs(ROOT, "a", cursor=cursor, limit=20)
         found |= {each["task"]: b64decode(each["output"]) for each in listed(page)}
         cursor, pages = page.next, pages + 1
     assert found == written
     assert pages > 2
-    assert api.outputs(ROOT, "a", cursor="99").body == []
+    assert api.apps.outputs(ROOT, "a", cursor="99").body == []
     with pytest.raises(UnknownApp):
-        api.outputs(ROOT, "b")
+        api.apps.outputs(ROOT, "b")
 
 
 def test_before_there_are_accounts_no_read_is_recorded(api: Handlers) -> None:
-    api.replica.wait_for(api.send(ROOT, submission("a")).seq, HOPELESS_S)
-    assert value(api.view(ROOT, "app", {"app": "a"}))["command"] == ["true"]
-    api.output(ROOT, "a", 0)
-    api.entries(ROOT)
+    api.replica.wait_for(api.sender.send(ROOT, submission("a")).seq, HOPELESS_S)
+    assert value(api.views.view(ROOT, "app", {"app": "a"}))["command"] == ["true"]
+    api.apps.output(ROOT, "a", 0)
+    api.log.entries(ROOT)
     assert not api.store.exists(KEYS.reads)
 
 
 def test_the_figures_of_the_log_are_those_of_the_command_line(api: Handlers) -> None:
-    api.send(ROOT, WORKER)
+    api.sender.send(ROOT, WORKER)
     adm = signed_in(api, "acme/adm")
-    receipt = api.send(adm, submission("a", user="adm"))
+    receipt = api.sender.send(adm, submission("a", user="adm"))
     assert api.replica.wait_for(receipt.seq, HOPELESS_S)
-    audited = value(api.audit(adm))
+    audited = value(api.log.audit(adm))
     assert (audited["events"], audited["verdicts"]) == (audited["endsAt"], [])
     assert audited["endsAt"] >= receipt.seq
-    assert value(api.fairness(adm, by="user"))["rows"][0]["user"] == "adm"
+    assert value(api.log.fairness(adm, by="user"))["rows"][0]["user"] == "adm"
     month = datetime.now(UTC).strftime("%Y-%m")
-    assert value(api.statement(ROOT, "acme", month=month))["total"]["requestedCoreMs"] >= 0
+    assert value(api.log.statement(ROOT, "acme", month=month))["total"]["requestedCoreMs"] >= 0
     with pytest.raises(NotAllowed):
-        api.statement(adm, "acme", month=month)
+        api.log.statement(adm, "acme", month=month)
     with pytest.raises(UnknownCompany):
-        api.statement(ROOT, "nobody", month=month)
-    other = value(api.whatif(adm, OtherRules(settings={"placement": "pack"}, workers=(Added(8, 8192, 2),))))
-    early = api.whatif(adm, OtherRules(), at=3)
+        api.log.statement(ROOT, "nobody", month=month)
+    other = value(api.log.whatif(adm, OtherRules(settings={"placement": "pack"}, workers=(Added(8, 8192, 2),))))
+    early = api.log.whatif(adm, OtherRules(), at=3)
     assert (early.seen.seq, value(early)["log"]["rows"]) == (3, [])
-    assert early.seen == api.fairness(adm, at=3).seen == api.replica.read(lambda _: None, at=3)[0]
-    assert early.seen.at < api.fairness(adm).seen.at
+    assert early.seen == api.log.fairness(adm, at=3).seen == api.replica.read(lambda _: None, at=3)[0]
+    assert early.seen.at < api.log.fairness(adm).seen.at
     assert other["log"]["rows"]
     assert other["other"]["cluster"]["cores"] == pytest.approx(other["log"]["cluster"]["cores"] + 16)
     with pytest.raises(UnknownCompany):
-        api.whatif(adm, OtherRules(quotas={"nobody": Bought(1, 1)}))
+        api.log.whatif(adm, OtherRules(quotas={"nobody": Bought(1, 1)}))
     with pytest.raises(InvalidCommand, match="at most 1000 workers"):
-        api.whatif(adm, OtherRules(workers=(Added(1, 1, 501), Added(2, 2, 500))))
+        api.log.whatif(adm, OtherRules(workers=(Added(1, 1, 501), Added(2, 2, 500))))
     for wrong in ("2026-13", "26-1", "9999-01", "2026-01-01"):
         with pytest.raises(InvalidCommand, match="a month is"):
-            api.statement(ROOT, "acme", month=wrong)
+            api.log.statement(ROOT, "acme", month=wrong)
 
 
 def test_one_answer_from_the_whole_log_is_made_at_a_time(api: Handlers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fairlog.api.handlers.LONG_WAIT_S", 0.01)
-    with api._long_reads["all"]:
+    monkeypatch.setattr("fairlog.api.log_reads.LONG_WAIT_S", 0.01)
+    with api.log._long_reads["all"]:
         with pytest.raises(NotReady, match="another answer"):
-            api.audit(ROOT)
+            api.log.audit(ROOT)
         with pytest.raises(UnknownApp):
-            api.explain(ROOT, "nobody")
-    monkeypatch.setattr("fairlog.api.handlers.MOST_READ", 1)
+            api.log.explain(ROOT, "nobody")
+    monkeypatch.setattr("fairlog.api.log_reads.MOST_READ", 1)
     with pytest.raises(TooLong):
-        api.audit(ROOT)
+        api.log.audit(ROOT)
 
 
 def test_a_long_list_of_apps_is_one_answer_made_in_parts(api: Handlers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fairlog.api.handlers.PAGE", 2)
-    apps = [api.send(ROOT, submission(f"a{number}")) for number in range(5)]
+    monkeypatch.setattr("fairlog.api.views.PAGE", 2)
+    apps = [api.sender.send(ROOT, submission(f"a{number}")) for number in range(5)]
     assert api.replica.wait_for(apps[-1].seq, HOPELESS_S)
-    assert [app["app"] for app in listed(api.view(ROOT, "apps", {}, limit=5))] == ["a0", "a1", "a2", "a3", "a4"]
-    page = api.view(ROOT, "apps", {}, limit=3)
+    assert [app["app"] for app in listed(api.views.view(ROOT, "apps", {}, limit=5))] == ["a0", "a1", "a2", "a3", "a4"]
+    page = api.views.view(ROOT, "apps", {}, limit=3)
     assert [app["app"] for app in listed(page)] == ["a0", "a1", "a2"]
-    assert [app["app"] for app in listed(api.view(ROOT, "apps", {}, limit=3, cursor=str(page.next)))] == ["a3", "a4"]
+    assert [app["app"] for app in listed(api.views.view(ROOT, "apps", {}, limit=3, cursor=str(page.next)))] == [
+        "a3",
+        "a4",
+    ]

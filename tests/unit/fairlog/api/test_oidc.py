@@ -48,9 +48,9 @@ def idp() -> Idp:
 def api(fake: fakeredis.FakeRedis) -> Iterator[Handlers]:
     """Handlers of a cluster with the users ann and bob, an operator's account for the server, and others."""
     with served(fake) as made:
-        made.send(ROOT, ACME)
+        made.sender.send(ROOT, ACME)
         for name in ("acme/ann", "acme/bob", "op/root", "op/oidc"):
-            receipt = made.send(ROOT, AddAccount(account=name))
+            receipt = made.sender.send(ROOT, AddAccount(account=name))
         made.replica.wait_for(receipt.seq, HOPELESS_S)
         yield made
 
@@ -58,7 +58,7 @@ def api(fake: fakeredis.FakeRedis) -> Iterator[Handlers]:
 def door(api: Handlers, idp: Idp, **about: Any) -> Door:
     """A door whose provider is `idp`, with a token of op/oidc."""
     token = new_token()
-    receipt = api.send(ROOT, IssueToken(token=token.id, account="op/oidc", hash=token.hash))
+    receipt = api.sender.send(ROOT, IssueToken(token=token.id, account="op/oidc", hash=token.hash))
     api.replica.wait_for(receipt.seq, HOPELESS_S)
     settings = Settings(**{"issuer": ISSUER, "client_id": "fairlog", "token": token.text, **about})
     return Door(api, Feed(), provider=OpenIdProvider(settings, httpx.MockTransport(idp)))

@@ -30,7 +30,7 @@ Story = Callable[[httpx.AsyncClient], Awaitable[None]]
 def api() -> Iterator[Handlers]:
     with served(fakeredis.FakeRedis(server=fakeredis.FakeServer())) as made:
         for command in (ACME, WORKER, RegisterCompany(company="globex")):
-            made.replica.wait_for(made.send(local(0), command).seq, HOPELESS_S)
+            made.replica.wait_for(made.sender.send(local(0), command).seq, HOPELESS_S)
         yield made
 
 
@@ -57,7 +57,7 @@ def account(api: Handlers, name: str, **about: Any) -> NewToken:
         AddAccount(account=name, **about),
         IssueToken(token=made.id, account=name, hash=made.hash),
     ):
-        api.replica.wait_for(api.send(local(0), command).seq, HOPELESS_S)
+        api.replica.wait_for(api.sender.send(local(0), command).seq, HOPELESS_S)
     return made
 
 
@@ -118,7 +118,7 @@ def test_a_token_is_exchanged_for_a_cookie_that_ends_with_it(api: Handlers) -> N
         assert (said["account"], said["company"], said["can"]["submit"]) == ("acme/ann", "acme", "own")
         assert (await client.get("/v1/whoami")).json()["value"]["account"] == "acme/ann"
         assert (await client.get("/v1/session")).json()["until"] == said["until"]
-        api.replica.wait_for(api.send(local(0), RevokeToken(token=token.id)).seq, HOPELESS_S)
+        api.replica.wait_for(api.sender.send(local(0), RevokeToken(token=token.id)).seq, HOPELESS_S)
         gone = await client.get("/v1/whoami")
         assert gone.status_code == 401
         assert "the token of this session was revoked" in gone.json()["detail"]
@@ -169,7 +169,7 @@ def test_no_page_of_another_server_changes_anything(api: Handlers, headers: dict
 def test_a_session_does_what_its_account_may_and_its_command_names_it(api: Handlers) -> None:
     ann, bob = account(api, "acme/sam"), account(api, "globex/bob")
     submit = SubmitApp(app="sams", company="acme", user="sam", tasks=1, command=("true",))
-    api.replica.wait_for(api.send(By("acme/sam", ann.id, "user"), submit).seq, HOPELESS_S)
+    api.replica.wait_for(api.sender.send(By("acme/sam", ann.id, "user"), submit).seq, HOPELESS_S)
 
     async def story(client: httpx.AsyncClient) -> None:
         await entered(client, bob)
@@ -248,7 +248,7 @@ def test_an_invitation_and_a_worker_get_no_session(api: Handlers) -> None:
     made = new_token()
     account(api, "acme/new")
     issue = IssueToken(token=made.id, account="acme/new", hash=made.hash, once=True)
-    api.replica.wait_for(api.send(local(0), issue).seq, HOPELESS_S)
+    api.replica.wait_for(api.sender.send(local(0), issue).seq, HOPELESS_S)
     worker = account(api, "worker/w7")
 
     async def story(client: httpx.AsyncClient) -> None:

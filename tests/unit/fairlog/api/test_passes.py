@@ -56,7 +56,7 @@ Ask = Callable[..., Awaitable[httpx.Response]]
 def api(fake: fakeredis.FakeRedis) -> Iterator[Handlers]:
     with served(fake) as made:
         for command in (ACME, WORKER, RegisterCompany(company="globex", cores=8, memory_mb=8192)):
-            made.send(ROOT, command)
+            made.sender.send(ROOT, command)
         yield made
 
 
@@ -133,7 +133,7 @@ def test_a_driver_is_heard_by_a_server_that_has_not_folded_what_it_knows(api: Ha
         with pytest.MonkeyPatch.context() as paused:
             paused.setattr(api.replica, "step", pause)
             assert await asyncio.to_thread(pausing.wait, HOPELESS_S), "the step that had begun ends"
-            await asyncio.to_thread(api.send, ROOT, submission("late", **OWNED, tasks=None))
+            await asyncio.to_thread(api.sender.send, ROOT, submission("late", **OWNED, tasks=None))
             if driver_of == "late":
                 given = Passes(api.keys.cluster, api.keyring).make(ROOT, "acme", "ann", "late", now())
             answer = asyncio.ensure_future(ask("POST", "/v1/apps/late/beat", given))
@@ -146,7 +146,7 @@ def test_a_driver_is_heard_by_a_server_that_has_not_folded_what_it_knows(api: Ha
 
 def test_a_driver_may_nothing_else(api: Handlers) -> None:
     """Neither for another user, nor by a batch, nor what the one who submitted it may do besides."""
-    api.replica.wait_for(api.send(ROOT, submission("other", user="bob")).seq, HOPELESS_S)
+    api.replica.wait_for(api.sender.send(ROOT, submission("other", user="bob")).seq, HOPELESS_S)
     allowed = {"commands", "submitApp", "scaleApp", "finishApp", "beat", "explain", "app", "appEvents", "links"}
     allowed |= {"publish", "message"}
 
@@ -172,7 +172,7 @@ def test_a_driver_may_nothing_else(api: Handlers) -> None:
 
 
 def test_a_driver_uses_the_mailboxes_of_its_user_and_is_shown_with_its_links(api: Handlers) -> None:
-    api.replica.wait_for(api.send(ROOT, submission("other", user="bob")).seq, HOPELESS_S)
+    api.replica.wait_for(api.sender.send(ROOT, submission("other", user="bob")).seq, HOPELESS_S)
 
     async def story(ask: Ask, _: str) -> None:
         assert (await ask("GET", "/v1/apps/d/mail/at")).json()["value"] == {"name": "at", "text": None}
@@ -268,7 +268,7 @@ def test_a_pass_is_good_while_its_app_goes_on_then_to_end_apps_and_cannot_be_alt
         assert (await ask("GET", "/v1/apps/d")).status_code == 200
         for app in ("e", "f"):
             assert (await ask("POST", "/v1/apps", json=owned(app))).status_code == 200
-        api.replica.wait_for(api.send(ROOT, KillApp(app="d")).seq, HOPELESS_S)
+        api.replica.wait_for(api.sender.send(ROOT, KillApp(app="d")).seq, HOPELESS_S)
         refused = await ask("POST", "/v1/apps/e/scale", json={"executors": 2})
         assert (refused.status_code, "may end apps of its user, no more" in refused.text) == (403, True)
         assert (await ask("GET", "/v1/apps/d")).status_code == 403
@@ -277,7 +277,7 @@ def test_a_pass_is_good_while_its_app_goes_on_then_to_end_apps_and_cannot_be_alt
         assert (await ask("POST", "/v1/commands", json={"commands": [scale, end]})).status_code == 403
         assert "seq" in (await ask("POST", "/v1/commands", json={"commands": [end]})).json()["answers"][0]
         gone = EndedDriver(driver="d.driver-0", worker="w1", reason="killed")
-        api.replica.wait_for(api.send(ROOT, gone).seq, HOPELESS_S)
+        api.replica.wait_for(api.sender.send(ROOT, gone).seq, HOPELESS_S)
         assert (await ask("POST", "/v1/apps/f/finish", json={})).status_code == 401
 
     run(api, story)
@@ -285,14 +285,16 @@ def test_a_pass_is_good_while_its_app_goes_on_then_to_end_apps_and_cannot_be_alt
 
 def test_with_accounts_a_pass_is_worth_what_its_token_is(api: Handlers) -> None:
     made = new_token()
-    api.send(ROOT, AddAccount(account="acme/ann"))
-    api.send(ROOT, AddAccount(account="acme/bob"))
-    api.replica.wait_for(api.send(ROOT, IssueToken(token=made.id, account="acme/ann", hash=made.hash)).seq, HOPELESS_S)
+    api.sender.send(ROOT, AddAccount(account="acme/ann"))
+    api.sender.send(ROOT, AddAccount(account="acme/bob"))
+    api.replica.wait_for(
+        api.sender.send(ROOT, IssueToken(token=made.id, account="acme/ann", hash=made.hash)).seq, HOPELESS_S
+    )
 
     async def story(ask: Ask, _: str) -> None:
         sent = await ask("POST", "/v1/apps", json=owned("e"))
         assert sent.status_code == 200, sent.text
-        api.replica.wait_for(api.send(ROOT, RevokeToken(token=made.id)).seq, HOPELESS_S)
+        api.replica.wait_for(api.sender.send(ROOT, RevokeToken(token=made.id)).seq, HOPELESS_S)
         assert (await ask("POST", "/v1/apps/e/finish", json={})).status_code == 401
 
     run(api, story, token=made.text)
@@ -310,7 +312,7 @@ def test_a_key_that_signs_for_workers_makes_no_pass() -> None:
 
 
 def test_a_pass_is_good_for_no_app_of_its_name_that_comes_after_an_hour(api: Handlers) -> None:
-    api.replica.wait_for(api.send(ROOT, submission("d", **DRIVER, tasks=None)).seq, HOPELESS_S)
+    api.replica.wait_for(api.sender.send(ROOT, submission("d", **DRIVER, tasks=None)).seq, HOPELESS_S)
     passes, state = Passes(api.keys.cluster, api.keyring), api.replica.state
     submitted = state.apps["d"].submitted_at
     for made in (submitted - UNUSED_MS, submitted, submitted + UNUSED_MS):
@@ -329,8 +331,8 @@ def test_a_pass_is_good_for_the_first_app_of_its_name_alone(api: Handlers) -> No
         assert (await ask("GET", "/v1/apps/d")).status_code == 200
         gone = EndedDriver(driver="d.driver-0", worker="w1", reason="killed")
         for command in (KillApp(app="d"), gone, ConfigureCluster(settings={"retained_apps": 0})):
-            api.send(ROOT, command)
-        again = api.send(ROOT, submission("d", **DRIVER, tasks=None))
+            api.sender.send(ROOT, command)
+        again = api.sender.send(ROOT, submission("d", **DRIVER, tasks=None))
         api.replica.wait_for(again.seq, HOPELESS_S)
         assert api.replica.state.apps["d"].ended is None
         refused = await ask("GET", "/v1/apps/d")
@@ -378,13 +380,13 @@ def test_nobody_has_the_store_asked_for_an_apps_number_without_a_token_and_a_rat
 
     async def told() -> None:
         door = Door(api, Feed(), Rates(lambda: 0.0))
-        app_named = api.app_named
+        app_named = api.sender.app_named
 
         def counted(text: str) -> str:
             asked.append(text)
             return app_named(text)
 
-        api.app_named = counted  # type: ignore[method-assign]
+        api.sender.app_named = counted  # type: ignore[method-assign]
         known_as = {"": By("acme/ann", "t", "user")}
 
         def who(request: Request) -> By:

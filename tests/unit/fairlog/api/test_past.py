@@ -24,10 +24,10 @@ def api() -> Iterator[Handlers]:
     """A log of some two hundred events."""
     with served(fakeredis.FakeRedis(server=fakeredis.FakeServer())) as made:
         for command in (ACME, WORKER):
-            made.send(local(0), command)
+            made.sender.send(local(0), command)
         for number in range(30):
-            made.send(local(0), submission(f"a{number}"))
-            last = made.send(local(0), KillApp(app=f"a{number}"))
+            made.sender.send(local(0), submission(f"a{number}"))
+            last = made.sender.send(local(0), KillApp(app=f"a{number}"))
         made.replica.wait_for(last.seq, HOPELESS_S)
         yield made
 

@@ -75,10 +75,10 @@ def test_a_token_revoked_during_a_failover_is_refused_everywhere(fake: fakeredis
             with pytest.raises(NotAuthenticated, match="revoked"):
                 server.principal(token.text, at_home=False)
             with pytest.raises(NotAllowed, match="not valid"):
-                server.send(ann, KillApp(app="a"))
+                server.sender.send(ann, KillApp(app="a"))
             with pytest.raises(NotAllowed, match="not valid"):
-                server.view(ann, "cluster", {})
-            [refusal] = server.send_many(ann, [write_command(KillApp(app="a")).encode()])
+                server.views.view(ann, "cluster", {})
+            [refusal] = server.sender.send_many(ann, [write_command(KillApp(app="a")).encode()])
             assert isinstance(refusal, NotAllowed)
     for entry, fields in flat:  # what the server signed before is in the inbox when the next master begins
         fake.xadd(KEYS.lane("company/acme"), fields, id=entry)

@@ -206,7 +206,7 @@ def test_a_stop_answers_what_is_open_without_a_trace(
         assert stream.status_code == 200
 
     with served(fake) as api:
-        monkeypatch.setattr(api._client, "send", wait)
+        monkeypatch.setattr(api.sender._client, "send", wait)
         asyncio.run(story())
     assert not [record for record in caplog.records if record.exc_info]
 

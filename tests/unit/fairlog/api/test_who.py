@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 import time
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 import pytest
 
-from fairlog.api.handlers import Handlers, company_of
+from fairlog.api.handlers import Handlers
 from fairlog.api.past import NotReady
 from fairlog.api.replica import Replica
 from fairlog.api.routes import ROUTES
+from fairlog.api.sight import company_of
 from scheduler.model.commands import AddAccount, Command, IssueToken, KillApp, RegisterCompany, RevokeToken, ShowApps
 from scheduler.model.errors import NotAllowed, NotAuthenticated
 from scheduler.model.sender import By, Role, local
@@ -40,7 +42,7 @@ def cluster() -> Cluster:
 @pytest.fixture
 def api(fake: fakeredis.FakeRedis, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Handlers:
     """Handlers whose replica has folded the log of `cluster`, at its time."""
-    monkeypatch.setattr("fairlog.api.handlers._now_ms", lambda: cluster.state.at)
+    monkeypatch.setattr("fairlog.api.sight.time", SimpleNamespace(time=lambda: cluster.state.at / 1000))
     replica = Replica(EventLog(fake, Keys("api")))
     replica._follower.resume(cluster.state, Position(cluster.state.head, ""))
     replica._trouble, replica._fresh_s = "", math.inf
@@ -48,7 +50,7 @@ def api(fake: fakeredis.FakeRedis, cluster: Cluster, monkeypatch: pytest.MonkeyP
 
 
 def apps(api: Handlers, account: str) -> set[str]:
-    viewed = api.view(by(account), "apps", {})
+    viewed = api.views.view(by(account), "apps", {})
     found: list[dict[str, Any]] = msgspec.json.decode(msgspec.json.encode(viewed.body))
     return {app["app"] for app in found}
 
@@ -72,10 +74,10 @@ def test_everybody_sees_the_apps_that_the_matrix_lets_them_see(api: Handlers, ac
     assert apps(api, account) == due
     for app in ANNS | BOBS:
         if app in due:
-            api.view(by(account), "app", {"app": app})
-            api.check_app(by(account), app)
+            api.views.view(by(account), "app", {"app": app})
+            api.sight.check_app(by(account), app)
         else:
-            for ask in (api.check_app, lambda who, name: api.view(who, "app", {"app": name})):
+            for ask in (api.sight.check_app, lambda who, name: api.views.view(who, "app", {"app": name})):
                 with pytest.raises(NotAllowed):
                     ask(by(account), app)
 
@@ -94,7 +96,7 @@ def test_a_worker_sees_the_apps_that_run_on_it(api: Handlers, cluster: Cluster) 
 
 def test_private_parts_are_shown_to_owners_and_with_a_reason_to_operators(api: Handlers) -> None:
     def reads(account: str, reason: str = "") -> bool:
-        allowed = api.replica.peek(lambda state: api.reader(state, by(account), reason))
+        allowed = api.replica.peek(lambda state: api.sight.reader(state, by(account), reason))
         return allowed("acme", "ann")
 
     assert [account for account in ACCOUNTS if not account.startswith("worker") and reads(account)] == [
@@ -102,12 +104,12 @@ def test_private_parts_are_shown_to_owners_and_with_a_reason_to_operators(api: H
         "acme/adm",
     ]
     assert reads("op/root", "the disk is full")
-    api.check_app(by("op/root"), "ann-1", "private", reason="the disk is full")
+    api.sight.check_app(by("op/root"), "ann-1", "private", reason="the disk is full")
     for account in ("op/root", "auditor/x"):
         with pytest.raises(NotAllowed):
-            api.check_app(by(account), "ann-1", "private")
+            api.sight.check_app(by(account), "ann-1", "private")
     with pytest.raises(NotAllowed):
-        api.entries(by("worker/w1"))
+        api.log.entries(by("worker/w1"))
 
 
 @pytest.mark.parametrize("account", ACCOUNTS)
@@ -115,10 +117,10 @@ def test_private_parts_are_shown_to_owners_and_with_a_reason_to_operators(api: H
 def test_what_is_everybodys_is_shown_to_every_role_of_the_matrix(api: Handlers, account: str, name: str) -> None:
     who = by(account)
     if who.role in MATRIX["cluster-read"]:
-        api.view(who, name, {})
+        api.views.view(who, name, {})
     else:
         with pytest.raises(NotAllowed):
-            api.view(who, name, {})
+            api.views.view(who, name, {})
 
 
 def test_every_route_is_of_a_verb_of_the_matrix() -> None:
@@ -133,7 +135,7 @@ def test_what_the_matrix_forbids_is_refused_without_asking_the_master(
     api: Handlers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There is no master, so that what is let through would end in silence."""
-    monkeypatch.setattr(api._told, "take", lambda *_: 1.0)  # no attempt is told to the master
+    monkeypatch.setattr(api.sender._told, "take", lambda *_: 1.0)  # no attempt is told to the master
     for account, command in (
         ("acme/cid", KillApp(app="ann-1")),
         ("globex/adm", KillApp(app="ann-1")),
@@ -144,7 +146,7 @@ def test_what_the_matrix_forbids_is_refused_without_asking_the_master(
         ("acme/adm", AddAccount(account="globex/new")),
     ):
         with pytest.raises(NotAllowed):
-            api.send(by(account), command)
+            api.sender.send(by(account), command)
 
 
 def test_a_token_is_known_by_its_text_until_it_is_revoked(api: Handlers, cluster: Cluster) -> None:
@@ -152,7 +154,7 @@ def test_a_token_is_known_by_its_text_until_it_is_revoked(api: Handlers, cluster
     cluster.turn(IssueToken(token=token.id, account="acme/ann", hash=token.hash), by=OPERATOR)
     who = api.principal(token.text, at_home=False)
     assert (who.account, who.token, who.role) == ("acme/ann", token.id, "user")
-    said: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(api.whoami(who).body))
+    said: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(api.views.whoami(who).body))
     assert (said["company"], "submit" in said["scopes"]) == ("acme", True)
     cluster.turn(RevokeToken(token=token.id), by=OPERATOR)
     with pytest.raises(NotAuthenticated):
@@ -182,11 +184,11 @@ def test_a_past_state_is_shown_to_those_who_may_see_it_now(fake: fakeredis.FakeR
         sends: list[Command] = [RegisterCompany(company="acme"), RegisterCompany(company="globex"), submission("a")]
         sends += [AddAccount(account=account) for account in accounts]
         sends += [IssueToken(token=token_of(account), account=account, hash=HASH) for account in accounts]
-        seqs = [served_api.send(root, command).seq for command in sends]
+        seqs = [served_api.sender.send(root, command).seq for command in sends]
         served_api.replica.wait_for(seqs[-1], HOPELESS_S)
         for account in accounts:
-            viewed: list[Any] = served_api.view(by(account), "apps", {}, at=seqs[2]).body  # type: ignore[assignment]
+            viewed: list[Any] = served_api.views.view(by(account), "apps", {}, at=seqs[2]).body  # type: ignore[assignment]
             assert len(viewed) == (account == "acme/ann"), account
             if account != "acme/ann":
                 with pytest.raises(NotAllowed):
-                    served_api.view(by(account), "app", {"app": "a"}, at=seqs[2])
+                    served_api.views.view(by(account), "app", {"app": "a"}, at=seqs[2])

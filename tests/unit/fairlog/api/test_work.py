@@ -92,7 +92,7 @@ def world() -> Iterator[World]:
 
         def send(*commands: Command, by: By = ROOT) -> None:
             for command in commands:
-                api.replica.wait_for(api.send(by, command).seq, HOPELESS_S)
+                api.replica.wait_for(api.sender.send(by, command).seq, HOPELESS_S)
 
         accounts = ("op/root", "acme/ann", "globex/bob", "worker/w1", "worker/w2")
         tokens = {who: new_token() for who in accounts}
@@ -282,7 +282,7 @@ def test_a_grants_token_takes_nothing_once_the_grant_is_revoked(world: World) ->
     world.ask("POST", f"{path}/begin", token, {})
     assert world.ask("POST", f"{path}/step", token, BEGIN).json()[5] == [[0, 1]]
     bob = By("globex/bob", world.tokens["globex/bob"].id, "user")
-    world.api.replica.wait_for(world.api.send(bob, KillApp(app="bob-1")).seq, HOPELESS_S)
+    world.api.replica.wait_for(world.api.sender.send(bob, KillApp(app="bob-1")).seq, HOPELESS_S)
     assert world.ask("POST", f"{path}/begin", token, {}).json()["granted"] is False
     step = world.ask("POST", f"{path}/step", token, {**DONE, "turn": "a:3", "want": 4}).json()
     assert (step[0], step[2], step[5]) == (False, 1, [])
@@ -299,7 +299,7 @@ def test_a_grants_token_ends_with_the_token_of_its_worker_that_fetched_it(world:
 
     def send(*commands: Command, by: By = ROOT) -> None:
         for command in commands:
-            world.api.replica.wait_for(world.api.send(by, command).seq, HOPELESS_S)
+            world.api.replica.wait_for(world.api.sender.send(by, command).seq, HOPELESS_S)
 
     send(AddAccount(account=account), IssueToken(token=own.id, account=account, hash=own.hash))
     world.ask("POST", f"/v1/workers/{worker}/register", own.text, register(worker))

@@ -94,7 +94,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def api(fake: fakeredis.FakeRedis) -> Iterator[Handlers]:
     with served(fake) as made:
         for command in (ACME, WORKER):
-            made.send(ROOT, command)
+            made.sender.send(ROOT, command)
         fake.set(KEYS.lease, "m")
         yield made
 
@@ -119,7 +119,7 @@ def run(api: Handlers, home: str, *stories: Callable[[Ask], Awaitable[None]]) ->
 def with_account(api: Handlers, account: str) -> str:
     token = new_token()
     for command in (AddAccount(account=account), IssueToken(token=token.id, account=account, hash=token.hash)):
-        api.send(ROOT, command)
+        api.sender.send(ROOT, command)
     folded(api)
     return token.text
 
@@ -186,7 +186,7 @@ def test_the_name_of_a_submission_leads_back_to_its_app(app: str) -> None:
 def test_the_states_of_a_driver_are_those_of_its_app(api: Handlers, home: str) -> None:
     """Granted it runs, failed and supervised it is relaunched, and a program that could not start is an error."""
     for name, about in (("app-1", {}), ("app-2", {"supervise": True}), ("app-3", {}), ("app-4", {})):
-        api.send(ROOT, submission(name, driver=True, tasks=None, cores=0, **about))
+        api.sender.send(ROOT, submission(name, driver=True, tasks=None, cores=0, **about))
 
     def state_of(name: str) -> str:
         folded(api)
@@ -203,7 +203,7 @@ def test_the_states_of_a_driver_are_those_of_its_app(api: Handlers, home: str) -
     assert wait_until(lambda: {state_of(f"app-{number}") for number in range(1, 5)} == {"RUNNING"}, "the drivers")
     for name, code in (("app-1", 0), ("app-2", 1), ("app-3", 1), ("app-4", CANNOT_START)):
         driver = driver_id(name, 0)
-        api.send(
+        api.sender.send(
             ROOT, EndedDriver(driver=driver, worker="w1", reason="exited" if not code else "failed", exit_code=code)
         )
     assert [state_of(f"app-{number}") for number in (1, 3, 4)] == ["FINISHED", "FAILED", "ERROR"]
@@ -263,8 +263,8 @@ def test_what_cannot_be_read_is_refused_in_a_sentence_and_changes_nothing(api: H
 
 
 def test_what_the_rules_refuse_has_its_status_and_leaves_no_app(api: Handlers, home: str) -> None:
-    api.send(ROOT, RegisterCompany(company="globex", cores=8, memory_mb=8192))
-    api.send(ROOT, SetLimit(scope="company", company="globex", name="max_pending_apps", value=0))
+    api.sender.send(ROOT, RegisterCompany(company="globex", cores=8, memory_mb=8192))
+    api.sender.send(ROOT, SetLimit(scope="company", company="globex", name="max_pending_apps", value=0))
 
     async def story(ask: Ask) -> None:
         cases = (
@@ -496,9 +496,9 @@ activedrivers completeddrivers status"""
 
 
 def test_the_masters_page_has_the_fields_that_spark_prints(api: Handlers, home: str) -> None:
-    api.send(ROOT, RegisterKind(kind="gpu"))
-    api.send(ROOT, submission("tasks", tasks=4))
-    api.send(ROOT, submission("app-1", driver=True, tasks=None, cores=0))
+    api.sender.send(ROOT, RegisterKind(kind="gpu"))
+    api.sender.send(ROOT, submission("tasks", tasks=4))
+    api.sender.send(ROOT, submission("app-1", driver=True, tasks=None, cores=0))
     folded(api)
 
     async def story(ask: Ask) -> None:
