@@ -52,6 +52,11 @@ NAMED = {
         "unreadable: os.scandir(folder)": "likewise",
     },
     "workers/sandbox.py": {
+        "_interfaces: _INTERFACES.is_dir()": "the kernel's",
+        "_interfaces: _INTERFACES.iterdir()": "the kernel's",
+        "_interfaces: each.is_symlink()": "the kernel's",
+        "_interfaces: each.resolve()": "the kernel's",
+        "_interfaces: path.is_dir()": "the kernel's",
         "_command: path.resolve()": "fairlog's own settings",
         "_command: shutil.which('bwrap')": "a program of the system",
         "_command: Path(path).resolve()": "folders of the system",
@@ -81,9 +86,9 @@ NAMED = {
         "private_files: Path(entry.removesuffix(':rw')).expanduser()": "of an agent's own; the helper never does",
         "private_files: Path(entry.removesuffix(':rw')).expanduser().resolve()": "likewise",
         "python_inside: os.path.realpath(sys.executable)": "fairlog's Python",
-        "why_no_cell: os.open('/', os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)": "the root folder",
-        "why_no_cell: os.path.realpath(sys.executable)": "fairlog's Python",
-        "why_no_cell: shutil.which('bwrap')": "a program of the system",
+        "probe_cell: os.open('/', os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)": "the root folder",
+        "probe_cell: os.path.realpath(sys.executable)": "fairlog's Python",
+        "probe_cell: shutil.which('bwrap')": "a program of the system",
     },
 }
 """What goes by a name as root, and why no program can make the name lead elsewhere."""

@@ -34,6 +34,7 @@ from workers.cell import end_remains
 from workers.cgroups import delegate
 from workers.door import AgentDoor, Ended, Held, Registering, Registrant, registering
 from workers.executor import ExecutorSpec
+from workers.fitness import Fitness
 from workers.forkserver import Forkserver, ForkserverLost
 from workers.gpus import gpus_of, is_gpu, unknown
 from workers.health import HealthCheck, HealthVerdict
@@ -119,6 +120,7 @@ class Agent:
         self._private = private_files(offer.cells.share)
         self._forkserver = Forkserver(self._files, outlive_agent=offer.outlive_agent)
         self._forkserver.start()
+        self._fitness = Fitness(self._files, offer.launcher, clock, self._forkserver.try_to_fork)
         self._registered = self._registering = False
         self._removed = False
         self._running: dict[str, Holder] = {}
@@ -239,10 +241,9 @@ class Agent:
         if self._removed:
             self._report(held)
             return
-        verdict = None if self._health is None else self._health.look()
+        verdict = self._look_at_itself()
         if not (held.alive and self._registered):
-            checked = self._health is None or verdict is not None
-            if not checked or not self._running.keys() <= rightful.keys() or not self._register(held):
+            if verdict is None or not self._running.keys() <= rightful.keys() or not self._register(held):
                 self._report(held)
                 return
             self._told_health = None
@@ -250,13 +251,12 @@ class Agent:
         self._tell_health(verdict)
         if self._resend:
             self._unsent += [name for name in self._running if name in held.granted and not is_driver(name)]
-        self._tell_to_leave(held.granted)
-        self._warn(held.granted)
-        self._pass_signals(held.granted)
-        self._cancel_tasks(held.granted)
-        for executor in self._running.keys() & set(held.visited):
-            self._files.call(executor)
+        try:
+            self._tell(held)
+        except OSError as error:  # whoever was not told is told in a later tick
+            self._fitness.failed(error)
         self._start(held)
+        self._tell_health(self._look_at_itself())
         for executor in held.revoked:
             if executor not in self._running and executor not in self._ended:
                 self._ended[executor] = _EndedChild(ExitNote(app=app_of(executor), reason="killed"), 0)
@@ -269,10 +269,17 @@ class Agent:
         with suppress(OSError):  # a full disk is told of elsewhere; what is not known is not unused
             self._files.note_gpu_use(use)
 
+    def _look_at_itself(self) -> HealthVerdict | None:
+        """Why the worker is unwell, as it finds itself or the operator's check says; None = that has not said yet."""
+        checked = None if self._health is None else self._health.look()
+        own = self._fitness.look()
+        return own if own.unwell or self._health is None else checked
+
     def _tell_health(self, verdict: HealthVerdict | None) -> None:
         """Have the cluster grant nothing while the worker is unwell (semantics W11).
 
-        Each check that fails is told, since an operator may have taken the worker back before it was mended.
+        Each check that fails, and each time that something cannot be started, is told, since an operator may have
+        taken the worker back before it was mended.
         """
         told = self._told_health
         if verdict is None or verdict == told or (told is not None and not told.unwell and not verdict.unwell):
@@ -298,6 +305,15 @@ class Agent:
         self._told.pop(executor, None)
         self._stopping.pop(executor, None)
         del self._ended[executor]
+
+    def _tell(self, held: Held) -> None:
+        """Tell what runs what there is to tell. Raises: OSError, as where the disk is full."""
+        self._tell_to_leave(held.granted)
+        self._warn(held.granted)
+        self._pass_signals(held.granted)
+        self._cancel_tasks(held.granted)
+        for executor in self._running.keys() & set(held.visited):
+            self._files.call(executor)
 
     def _tell_to_leave(self, granted: Mapping[str, Grant]) -> None:
         """Tell executors that they are to leave for a claim, or need not any more (semantics H7)."""
@@ -336,9 +352,31 @@ class Agent:
         With replicas of the store, only what the replicas have is started.
         """
         if all(executor in held.granted or executor in held.revoked for executor in self._running):
-            for grant in diff(held.granted, {**self._running, **self._ended}).start:
-                if grant.settled_at <= held.settled:
+            missing = diff(held.granted, {**self._running, **self._ended}).start
+            due = [grant for grant in missing if grant.settled_at <= held.settled]
+            fit = not due or self._fitness.is_fit()
+            for grant in due:
+                if not fit:
+                    self._give_back(grant)
+                    continue
+                try:
                     self._start_executor(grant)
+                except OSError as error:
+                    self._fitness.failed(error)
+                    self._files.forget(grant.executor)
+                    self._give_back(grant)
+                    fit = False
+
+    def _give_back(self, grant: Grant) -> None:
+        """Have an executor that the worker cannot start placed elsewhere; a driver waits for the worker (W11)."""
+        if grant.role == "executor":
+            self._fitness.met(self._fitness.verdict.unwell)
+            note = ExitNote(app=grant.app, reason="killed", unfit=self._fitness.verdict.unwell)
+            self._ended[grant.executor] = _EndedChild(self._blameless(note), 0)
+
+    def _blameless(self, note: ExitNote) -> ExitNote:
+        """How an executor ended for which its worker is at fault, as its app is told."""
+        return note.model_copy(update={"detail": f"worker {self.offer.worker} can start nothing at present"})
 
     def _is_what_runs(self, grant: Grant) -> bool:
         """Whether nothing of another size runs under its id: after a failover of the store, ids may be reused."""
@@ -365,24 +403,38 @@ class Agent:
                 running[holder.executor] = holder
                 continue
             self._silent.pop(holder.executor, None)
-            if note is None:
-                if self.offer.launcher == "plain":  # a process in a cell ends with it, and could delay who looks at it
-                    _kill_tasks(self._files, holder)
-                why = self._files.unwritable()
-                said = f"how it ended could not be kept on worker {self.offer.worker}: {why}" if why else ""
-                note = ExitNote(app=holder.app, reason="failed", detail=said, disk=why)
-            if note.reason == "failed" and holder.executor in self._stopping:
-                note = note.model_copy(update={"reason": "killed"})
-            if note.reason == "failed":
-                _log.warning(
-                    "an executor failed",
-                    worker=self.offer.worker,
-                    executor=holder.executor,
-                    exit_code=note.exit_code,
-                    reason=note.unstartable or note.detail,
-                )
-            self._ended[holder.executor] = _EndedChild(note, 0)
+            self._note_end(holder, note or self._unnoted(holder))
         self._running = running
+
+    def _note_end(self, holder: Holder, note: ExitNote) -> None:
+        """An executor or driver has ended; the note says how."""
+        if note.unfit:
+            self._fitness.met(note.unfit)
+            if is_driver(holder.executor):  # it has not begun, and does once the worker is well
+                self._files.forget(holder.executor)
+                return
+            note = self._blameless(note)
+        if note.reason == "failed" and holder.executor in self._stopping:
+            note = note.model_copy(update={"reason": "killed"})
+        if note.reason == "failed":
+            _log.warning(
+                "an executor failed",
+                worker=self.offer.worker,
+                executor=holder.executor,
+                exit_code=note.exit_code,
+                reason=note.unstartable or note.detail,
+            )
+        self._ended[holder.executor] = _EndedChild(note, 0)
+
+    def _unnoted(self, holder: Holder) -> ExitNote:
+        """How an executor or driver ended that left no note; nothing of it runs any more."""
+        if self.offer.launcher == "plain":  # a process in a cell ends with it, and could delay who looks at it
+            _kill_tasks(self._files, holder)
+        why = self._files.unwritable()
+        if why and not is_driver(holder.executor):
+            return ExitNote(app=holder.app, reason="killed", unfit=f"nothing can be written to its run folder: {why}")
+        said = f"how it ended could not be kept on worker {self.offer.worker}: {why}" if why else ""
+        return ExitNote(app=holder.app, reason="failed", detail=said)
 
     def _register(self, held: Held) -> bool:
         """Register the worker, when nothing runs that is not granted (semantics W2). False if no master answers.
@@ -448,11 +500,6 @@ class Agent:
 
     def _start_executor(self, grant: Grant) -> None:
         offer = self.offer
-        if why := self._files.unwritable():
-            said = f"no executor can be started on worker {offer.worker}: {why}"
-            note = ExitNote(app=grant.app, reason="failed", exit_code=126, detail=said, disk=why)
-            self._ended[grant.executor] = _EndedChild(note, 0)
-            return
         if offer.launcher == "plain" and not offer.unsafe_plain:
             only = self._files.only_company(grant.company)
             if only != grant.company:
@@ -506,14 +553,19 @@ class Agent:
             kill_until_gone(lambda: [*in_session(pid), *descendants(pid)])
 
     def _report(self, held: Held) -> None:
-        """Report what started and ended; forget an end once it is reported and the grant is gone."""
+        """Report what started and ended; forget an end once it is reported and the grant is gone.
+
+        What the worker is at fault for waits until nothing more is granted on it.
+        """
+        unwell = self._fitness.verdict
+        untold = bool(unwell.unwell) and self._told_health != unwell
         if self._unsent:
             self._door.started(self._unsent)
             self._unsent.clear()
         for executor, (note, report_at_s) in list(self._ended.items()):
             if report_at_s and executor not in held.granted and executor not in held.revoked:
                 self._forget(executor)
-            elif self._clock() >= report_at_s:
+            elif self._clock() >= report_at_s and not (note.unfit and untold):
                 self._door.ended(Ended.of(executor, note))
                 self._ended[executor] = _EndedChild(note, self._clock() + _REPEAT_S)
 

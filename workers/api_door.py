@@ -8,6 +8,7 @@ from __future__ import annotations
 import select
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from http.client import HTTPConnection, HTTPException
 from typing import Any, Literal, TypeVar
 from urllib.parse import quote
@@ -80,6 +81,8 @@ class ApiAgentDoor:
         """What a server has just told without being asked."""
         self._known = Held(False, {}, [], 0, None, {})  # noqa: FBT003 - a tuple
         self._tag, self._beat_ms = "", 0
+        self._handed: dict[str, str] = {}
+        """Executor -> the token that it was given last."""
         self._calls_made = self._calls_before = 0
         """Calls so far, and before the server was asked for news: news that may be older than a call is not used."""
         self._stopped = False
@@ -170,13 +173,20 @@ class ApiAgentDoor:
             grants = [(Grant.model_validate_json(bytes(each.grant)), each.token) for each in said.grants]
             granted = {grant.executor: grant for grant, _ in grants}
             tokens = {grant.executor: token for grant, token in grants}
-            for executor, token in tokens.items() - self._known.tokens.items():
-                self._files.hand_token(executor, token)
             self._known = self._known._replace(granted=granted, revoked=said.revoked, tokens=tokens)
         self._tag, self._beat_ms = said.tag, said.beat_ms
         always = {name: getattr(said, name) for name in ("alive", "settled", "registrant", "visited")}
         self._known = self._known._replace(**always)
+        self._hand_tokens()
         return self._known
+
+    def _hand_tokens(self) -> None:
+        """Give executors the tokens that they do not have; on a full disk, with a later answer."""
+        self._handed = {name: token for name, token in self._handed.items() if name in self._known.tokens}
+        for executor, token in self._known.tokens.items() - self._handed.items():
+            with suppress(OSError):
+                self._files.hand_token(executor, token)
+                self._handed[executor] = token
 
     def register(self, offer: RegisterWorker, registrant: Registrant) -> None:
         """As `AgentDoor.register`."""

@@ -104,6 +104,20 @@ def make_leaf(lock: Path, memory_mb: int, cores: int) -> ExecutorGroup | None:
     return None
 
 
+def can_make_groups() -> bool:
+    """Whether this process can make a group for an executor."""
+    base = base_group()
+    if base is None:
+        return False
+    path = base / f"fairlog-tried-{os.getpid()}"
+    try:
+        path.mkdir(exist_ok=True)
+        path.rmdir()
+    except OSError:
+        return False
+    return True
+
+
 def end_leaf(lock: Path) -> bool:
     """Kill what is left in the group of the executor with that lock file. False if something still runs after 5 s."""
     base = base_group()

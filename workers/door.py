@@ -62,13 +62,12 @@ class Ended(msgspec.Struct, frozen=True, omit_defaults=True):
     verdict: Literal["finished", "failed"] | None = None
     detail: str = ""
     unstartable: str = ""
-    disk: str = ""
     used: Measured | None = None
 
     @classmethod
     def of(cls, executor: str, note: ExitNote) -> Ended:
         """What the note says."""
-        return cls(executor=executor, used=note.used, **note.model_dump(exclude={"app", "used"}))
+        return cls(executor=executor, used=note.used, **note.model_dump(exclude={"app", "unfit", "used"}))
 
 
 # What API servers are asked and answer

@@ -14,6 +14,7 @@ It ends when no task is left; an executor of an app that sizes itself ends with 
 
 from __future__ import annotations
 
+import math
 import os
 import resource
 import signal
@@ -35,6 +36,7 @@ from scheduler.service.outage import AWAY, Outage
 from scheduler.store.task_queue import Completion, Step, Verdict
 from workers.api_door import ApiExecutorDoor
 from workers.door import Backlog
+from workers.fitness import fault_of_worker
 from workers.gpus import gpus_of
 from workers.launchers import Place, launch
 from workers.processes import Wakeup, become_subreaper, started_s
@@ -54,6 +56,8 @@ OUTPUT_S = 1.0
 _HEARTBEAT_S = 10
 _BACKLOG_S = 1.0
 """Minimum interval between two backlog reports of an executor."""
+_BACKLOG_AGAIN_S = 30.0
+"""How often an unchanged backlog is looked at and reported again: a failover of the store may have lost the report."""
 STOPPED = 128 + signal.SIGTERM
 """Exit code of an executor or driver that was stopped."""
 UNSTARTABLE = 126
@@ -127,10 +131,13 @@ class ExecutorProcess:
         self._verdict_sent = False
         self._unstartable = ""
         """Why the app's command cannot be started on this worker."""
+        self._unfit = ""
+        """Why this worker can start nothing."""
         self._idle = False
         self._next_output_s = 0.0
         self._next_heartbeat_s = 0.0
         self._next_backlog_s = 0.0
+        self._backlog_again_s = math.inf
         self._backlog: Backlog | None = None
         self._reported: Backlog | None = None
         self._tails: dict[int, bytes] = {}
@@ -181,9 +188,9 @@ class ExecutorProcess:
             self._next_heartbeat_s = time.monotonic() + _HEARTBEAT_S
         if self._starter is None:
             self._starter = starter_of(self._spec, grant, self._cell, self._door)
-        want = 0 if leaving is not None or self._unstartable else grant.tasks_at_once - len(self._group)
+        want = 0 if leaving is not None or self._unstartable or self._unfit else grant.tasks_at_once - len(self._group)
         self._idle = leaving is not None
-        if want or self._group.ended:
+        if want or self._group.ended or time.monotonic() >= self._backlog_again_s:
             return self._exchange(self._starter, want)
         self._report_backlog()
         self._store_output()
@@ -234,8 +241,8 @@ class ExecutorProcess:
             self._filled = False  # the store failed over and lost jobs
             return None
         if not len(self._group) and not self._group.ended:
-            if self._unstartable:
-                return "failed"
+            if self._unstartable or self._unfit:
+                return "failed" if self._unstartable else "killed"
             if want and not grant.stays and (step.next_ms < 0 or step.running):
                 return "exited"
         self._idle = not self._group.ended and (not want or len(step.taken) < want)
@@ -251,10 +258,12 @@ class ExecutorProcess:
             unknown.remove(begun)
             why = cancelled_why(f"task {begun.task}")
             self._group.add(Completion(begun.task, "cancelled", None, why, attempt=begun.attempt))
-        for started in starter.start(*unknown[:want]) if unknown else ():
+        begins = unknown[:want]
+        for started in starter.start(*begins) if begins else ():
             self._group.add(started)
             if isinstance(started, Completion) and started.outcome == "unstartable":
                 self._unstartable = started.message
+        self._unfit = self._unfit or starter.unfit
 
     def _as_cancelled(self, done: Completion) -> Completion:
         """The completion of a task that was cancelled as what it is, unless the task has succeeded (semantics X4)."""
@@ -272,13 +281,14 @@ class ExecutorProcess:
         return backlog
 
     def _report_backlog(self) -> None:
-        """Report the backlog to the master if it has changed (semantics L6, L7)."""
+        """Report the backlog to the master if it has changed, or after some time (semantics L6, L7)."""
         now_s = time.monotonic()
-        if self._backlog is None or self._backlog == self._reported or now_s < self._next_backlog_s:
+        again = now_s >= self._backlog_again_s
+        if self._backlog is None or (self._backlog == self._reported and not again) or now_s < self._next_backlog_s:
             return
         self._door.backlog(self._backlog)
         self._reported = self._backlog
-        self._next_backlog_s = now_s + _BACKLOG_S
+        self._next_backlog_s, self._backlog_again_s = now_s + _BACKLOG_S, now_s + _BACKLOG_AGAIN_S
 
     def _announce(self, verdict: Verdict) -> Literal["exited"]:
         """Report the app's end before the executor's, so that the executor is not replaced."""
@@ -326,6 +336,7 @@ class ExecutorProcess:
             exit_code=exit_code,
             done=done,
             unstartable=unstartable,
+            unfit=self._unfit if reason == "killed" else "",
             used=self._group.used,
         )
         if self._verdict is None:
@@ -343,7 +354,7 @@ def starter_of(spec: ExecutorSpec, grant: Grant, cell: Cell, door: ExecutorDoor)
         door.secrets,
         host=spec.host,
         among_gpus=spec.among_gpus,
-        apart=spec.launcher != "plain",
+        launcher=spec.launcher,
     )
 
 
@@ -356,11 +367,15 @@ def live(spec: ExecutorSpec, lock: int, work_off: Callable[[ExecutorDoor, Cell],
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each task needs several descriptors
     size = grant.cores, grant.memory_mb, grant.addresses, spec.grace_s
     holder = Holder(grant.executor, grant.app, os.getpid(), *size)
-    files.name_holder(lock, holder)
-    if spec.pin:
-        cpus = files.claim_cpus(grant.cores)
+    door = spec.door()
+    try:
+        files.name_holder(lock, holder)
+        cpus = files.claim_cpus(grant.cores) if spec.pin else []
         if cpus:
             os.sched_setaffinity(0, cpus)
+    except OSError as error:
+        why = fault_of_worker(error, files, spec.launcher) or f"nothing can be started: {error.strerror}"
+        return _end(files, grant.executor, ExitNote(app=grant.app, reason="killed", exit_code=STOPPED, unfit=why), door)
 
     def named(first: int) -> None:
         files.name_holder(lock, holder._replace(first=first, first_s=started_s(first) or 0))
@@ -368,14 +383,17 @@ def live(spec: ExecutorSpec, lock: int, work_off: Callable[[ExecutorDoor, Cell],
     sockets = (socket_folder(address) for address in (spec.store, *spec.api.split(",")))
     hidden = (*spec.cells.hidden, files.root, *(folder for folders in sockets for folder in folders))
     place = Place(grant, files, spec.cells.model_copy(update={"hidden": hidden}))
-    cell = launch(spec.launcher, place, named)
-    door = spec.door()
-    note = work_off(door, cell)
+    note = work_off(door, launch(spec.launcher, place, named))
     files.remove_scratch(grant.executor)
+    return _end(files, grant.executor, note, door)
+
+
+def _end(files: RunDir, executor: str, note: ExitNote, door: ExecutorDoor) -> int:
+    """Write how it ended, and tell the agent. Returns the exit code."""
     try:
-        files.write_exit(grant.executor, note)
+        files.write_exit(executor, note)
     except OSError as error:  # the agent finds out that nothing is said of it
-        _log.warning("how the executor ended was not kept", executor=grant.executor, error=str(error))
+        _log.warning("how the executor ended was not kept", executor=executor, error=str(error))
     door.ring()
     return 0 if note.reason == "exited" else STOPPED
 

@@ -7,6 +7,7 @@ executors, or, if they outlive the agent, continues until they have ended.
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import subprocess
@@ -60,18 +61,31 @@ class Forkserver:
         self._line = ours
 
     def launch(self, spec: ExecutorSpec, *, meanwhile: Callable[[], object] = lambda: None) -> int | None:
-        """Start an executor. Returns its process id, None if it could not be started or is running already.
+        """Start an executor. Returns its process id, None if its spec cannot be read or it is running already.
 
         Calls `meanwhile` twice a second while it waits for a forkserver that is slow.
 
-        Raises: ForkserverLost if the forkserver does not answer.
+        Raises: OSError if the machine can start nothing; ForkserverLost if the forkserver does not answer.
         """
+        return self._ask(spec.model_dump_json().encode(), meanwhile) or None
+
+    def try_to_fork(self) -> str:
+        """Why no process can be started, "" if one was, which ended at once."""
+        try:
+            self._ask(b"", lambda: None)
+        except OSError as error:
+            return f"nothing can be started: {error.strerror}"
+        except ForkserverLost:
+            return "its forkserver does not answer"
+        return ""
+
+    def _ask(self, request: bytes, meanwhile: Callable[[], object]) -> int:
         self.start()
         try:
             if self._line is None:
                 raise ForkserverLost
             self._line.settimeout(_MEANWHILE_S)
-            left = memoryview(spec.model_dump_json().encode() + b"\n")
+            left = memoryview(request + b"\n")
             while left:
                 left = left[_patiently(partial(self._line.send, left), meanwhile) :]
             reply = _patiently(partial(self._line.recv, 256), meanwhile)
@@ -81,7 +95,10 @@ class Forkserver:
         if not reply:
             self.close()
             raise ForkserverLost
-        return int(reply) or None
+        number = int(reply)
+        if number < 0:
+            raise OSError(-number, os.strerror(-number))
+        return number
 
     def close(self) -> None:
         """Disconnect: the forkserver ends its executors, or waits until they have ended."""
@@ -137,8 +154,9 @@ class _ForkServer:
         if request.endswith(b"\n"):
             pid = 0
             try:
-                pid = self._launch(ExecutorSpec.model_validate_json(request))
+                pid = self._try() if request == b"\n" else self._launch(ExecutorSpec.model_validate_json(request))
             except OSError as error:
+                pid = -(error.errno or errno.EIO)
                 _log.warning("could not start an executor", error=str(error))
             except ValueError:  # which shows what was to be read, secrets included
                 _log.warning("could not read what executor to start")
@@ -158,10 +176,12 @@ class _ForkServer:
 
     def _launch(self, spec: ExecutorSpec) -> int:
         """The process id of the new executor; 0 if it is running already."""
-        lock = RunDir(spec.run_dir, spec.worker).claim_executor(spec.grant.executor)
+        files = RunDir(spec.run_dir, spec.worker)
+        lock = files.claim_executor(spec.grant.executor)
         if lock is None:
             return 0
         try:
+            files.reserve_exit(spec.grant.executor)
             parent = os.getpid()
             pid = os.fork()
             if pid == 0:
@@ -170,6 +190,13 @@ class _ForkServer:
             return pid
         finally:
             os.close(lock)
+
+    def _try(self) -> int:
+        """The id of a process that ends at once. Raises: OSError."""
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0)
+        return pid
 
     def _become(self, spec: ExecutorSpec, lock: int, parent: int) -> None:
         """Turn the forked child into the executor. Never returns."""

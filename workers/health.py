@@ -112,9 +112,12 @@ class HealthCheck:
         self._say(last or f"{self._shown} ended with exit code {code}")
 
     def _say(self, why: str) -> None:
-        """The worker is unwell: why, on one line that can be printed, cut at its end."""
-        shown = " ".join("".join(each if each.isprintable() else " " for each in why).split())
-        self._verdict = HealthVerdict(self._number, _cut(shown, _LONGEST) or f"{self._shown} has failed")
+        self._verdict = HealthVerdict(self._number, as_reason(why) or f"{self._shown} has failed")
+
+
+def as_reason(why: str) -> str:
+    """Why a worker is unwell, on one line that can be printed, cut at its end."""
+    return _cut(" ".join("".join(each if each.isprintable() else " " for each in why).split()), _LONGEST)
 
 
 def _cut(text: str, most: int) -> str:

@@ -56,6 +56,8 @@ class Program:
         self._stop = False
         self._told: Leaving | None = None
         self._next_check_s = 0.0
+        self._unfit = ""
+        """Why the worker can start nothing."""
         self._tail = b""
         """Output that is not in the store yet."""
         self._wakeup = Wakeup(self._on_term)
@@ -87,7 +89,10 @@ class Program:
 
     def _begin(self) -> None:
         starter = starter_of(self._spec, self._grant, self._cell, self._door)
-        self._group.add(*starter.start(TaskBegun(self._number, 1)))
+        for started in starter.start(TaskBegun(self._number, 1)):
+            self._group.add(started)
+        self._unfit = starter.unfit
+        self._stop = self._stop or bool(self._unfit)
 
     def _check(self) -> None:
         """Look at what it was told about leaving and at its grant, and store the output, once in `OUTPUT_S`."""
@@ -117,7 +122,7 @@ class Program:
     def _note(self, ended: Completion | None) -> ExitNote:
         grant, used = self._grant, self._group.used
         if ended is None:
-            return ExitNote(app=grant.app, reason="killed", exit_code=STOPPED, used=used)
+            return ExitNote(app=grant.app, reason="killed", exit_code=STOPPED, unfit=self._unfit, used=used)
         try:
             group = self._group
             self._door.keep_output(

@@ -23,7 +23,7 @@ from scheduler.model.commands import Measured
 from scheduler.model.grants import Leaving, RuntimeWarn, SentSignal
 from scheduler.model.ids import app_of
 from scheduler.service.locks import is_locked, try_lock
-from scheduler.service.private import private_folder, write_private
+from scheduler.service.private import private_file, private_folder, write_private
 from workers.descriptors import remove_tree
 
 _NOTE_BYTES = 8_192
@@ -55,8 +55,8 @@ class ExitNote(BaseModel):
     """How an executor or driver ended.
 
     `done` means that the app has no tasks left. A `verdict` ends the app; `detail` is its reason. `unstartable`: why
-    the app's command cannot be started on the worker. `disk`: why the worker's disk takes nothing. `used`: None = how
-    much is not known.
+    the app's command cannot be started on the worker. `unfit`: why the worker can start nothing, for its operator; what
+    ended is not to blame. `used`: None = how much is not known.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -68,7 +68,7 @@ class ExitNote(BaseModel):
     verdict: Literal["finished", "failed"] | None = None
     detail: str = ""
     unstartable: str = ""
-    disk: str = ""
+    unfit: str = ""
     used: Measured | None = None
 
 
@@ -246,15 +246,19 @@ class RunDir:
             return is_locked(self.lock_file(executor))
         return False
 
+    def reserve_exit(self, executor: str) -> None:
+        """Take the space that the executor's exit note needs, so that a full disk keeps no end. Raises: OSError."""
+        write_private(self._file(executor, "room"), " " * _NOTE_BYTES)
+
     def write_exit(self, executor: str, note: ExitNote) -> None:
-        """Write the executor's exit note, unless it has one. Raises: OSError, as where the disk is full."""
-        draft = self._file(executor, f"draft-{os.getpid()}")
-        try:
-            write_private(draft, note.model_dump_json())
-            with contextlib.suppress(FileExistsError):
-                os.link(draft, self._file(executor, "exit"))
-        finally:
-            draft.unlink(missing_ok=True)
+        """Write the executor's exit note, unless it has one, into the space that was reserved. Raises: OSError."""
+        if self._file(executor, "exit").exists():
+            return
+        room = self._file(executor, "room")
+        with os.fdopen(private_file(room, os.O_WRONLY), "wb") as file:
+            file.write(note.model_dump_json().encode())
+            file.truncate()
+        room.replace(self._file(executor, "exit"))
 
     def unwritable(self) -> str:
         """Why the folder takes not even what says how an executor ended, such as a full disk; "" if it does."""
@@ -277,11 +281,9 @@ class RunDir:
 
     def forget(self, executor: str) -> None:
         """Remove the files of an executor whose end is in the log."""
-        for path in self._executors.glob(f"{_file_name(executor)}.draft-*"):
-            path.unlink(missing_ok=True)
         self.remove_scratch(executor)
         remove_tree(self.told(executor))
-        for kind in ("exit", "warned", "signals", "cancelled", "called", "token", "lock"):
+        for kind in ("room", "exit", "warned", "signals", "cancelled", "called", "token", "lock"):
             self._file(executor, kind).unlink(missing_ok=True)
 
     def note_gpu_use(self, use: Mapping[str, float]) -> None:

@@ -55,6 +55,7 @@ _SECRET = (
     *("/sys/firmware", "/sys/fs/bpf", "/sys/fs/pstore", "/sys/kernel/debug", "/sys/kernel/tracing"),
 )
 _GROUPS = Path("/sys/fs/cgroup")
+_INTERFACES, _VIRTUAL = Path("/sys/class/net"), Path("/sys/devices/virtual/net")
 _NAMESPACES = ("--unshare-user", "--disable-userns", "--unshare-pid", "--unshare-ipc", "--unshare-uts")
 _TO_BECOME = ("--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID")
 _PROBE_S = 20
@@ -172,7 +173,7 @@ def _command(  # noqa: PLR0913, PLR0917 - those of `sandbox_command`
         *kept,
     ]
     command += [*_filtered(keep), *([] if info is None else ["--info-fd", str(info)])]
-    command += [*_system(), *_processes(), *_groups(group), "--dev", "/dev"]
+    command += [*_system(), *_processes(), *_groups(group), *_interfaces(grant), "--dev", "/dev"]
     command += ["--perms", "1777", "--size", str(shared_memory_mb << 20), "--tmpfs", "/dev/shm"]  # noqa: S108 - its own
     command += _devices(grant)
     for path in ("/tmp", "/var/tmp"):  # noqa: S108
@@ -256,6 +257,20 @@ def _groups(group: Path | None) -> list[str]:
     return [*(["--unshare-cgroup-try"] if (_GROUPS / "cgroup.controllers").exists() else []), *shown]
 
 
+def _interfaces(grant: Grant) -> list[str]:
+    """Arguments that hide the machine's network interfaces where the cell has a network of its own: files tell them."""
+    if grant.network == "host":
+        return []
+    listed = [*_INTERFACES.iterdir()] if _INTERFACES.is_dir() else []
+    at = dict.fromkeys([_INTERFACES, _VIRTUAL, *(each.resolve().parent for each in listed if each.is_symlink())])
+    return [
+        argument
+        for path in at
+        if path.is_dir()
+        for argument in ("--perms", "0555", "--tmpfs", str(path), "--remount-ro", str(path))
+    ]
+
+
 def _devices(grant: Grant) -> list[str]:
     """Arguments that show the devices of the graphics processors that were granted, and of no other."""
     devices = list(map(str, device_files(gpus_of(grant.addresses))))
@@ -270,7 +285,12 @@ def python_inside(descriptor: int, become: Identity | None = None) -> list[str]:
 
 @functools.cache
 def why_no_cell() -> str:
-    """Why no cell can be started here, as a probe found that really started one; "" if it could."""
+    """Why no cell can be started here, as a probe found; "" if one could."""
+    return probe_cell(_PROBE_S)
+
+
+def probe_cell(within_s: float) -> str:
+    """Why no cell can be started now, as trying it shows, which takes `within_s` seconds at most; "" if one was."""
     if sys.platform != "linux":
         return "cells need Linux"
     bwrap = shutil.which("bwrap")
@@ -290,7 +310,7 @@ def why_no_cell() -> str:
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=_PROBE_S,
+            timeout=within_s,
             pass_fds=kept,
             check=False,
         )

@@ -133,8 +133,6 @@ class WorkerStore:
         """
         executor, app = end.executor, app_of(end.executor)
         forget_unused(self.store, self.keys, executor)
-        if end.disk:
-            note_cut(self.store, self.keys, worker, 0, end.disk)
         if is_driver(executor):
             about = {"reason": end.reason, "exit_code": end.exit_code, "detail": end.detail, "used": _within(end.used)}
             self.client.notify(commands.EndedDriver(driver=executor, worker=worker, **cast("Any", about)), by=by)

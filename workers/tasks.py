@@ -18,6 +18,7 @@ from ipaddress import ip_address
 from itertools import count
 from math import ceil, floor
 from pathlib import Path
+from subprocess import SubprocessError
 
 from scheduler.model.arrays import index_of
 from scheduler.model.errors import FairlogError, InvalidCommand
@@ -31,10 +32,12 @@ from scheduler.store.secrets import UnreadableSecrets
 from scheduler.store.tails import Tail
 from scheduler.store.task_queue import Completion, Outcome, TaskBegun, output_bytes
 from workers.cell import CannotStart, Cell, CellLost, EndedTask
+from workers.fitness import fault_of_worker
 from workers.gpus import GPUS_VARIABLE, gpus_of, visible
 from workers.memory import Peak
 from workers.output import Output, open_log
 from workers.rundir import RunDir
+from workers.sandbox import NoCell
 
 INDEX_VARIABLE = "FAIRLOG_TASK_INDEX"
 ATTEMPT_VARIABLE = "FAIRLOG_ATTEMPT"
@@ -191,10 +194,13 @@ class TaskStarter:
         *,
         host: str = "",
         among_gpus: bool = False,
-        apart: bool = False,
+        launcher: str = "plain",
     ) -> None:
         self._grant = grant
-        self._resources_told = partial(resource_environment, among_gpus=among_gpus, apart=apart)
+        self._fault = partial(fault_of_worker, files=files, launcher=launcher)
+        self.unfit = ""
+        """Why the worker can start nothing: what was to be started is not to blame (semantics W11)."""
+        self._resources_told = partial(resource_environment, among_gpus=among_gpus, apart=launcher != "plain")
         self._worker = worker
         self._files = files
         self._cell = cell
@@ -235,8 +241,13 @@ class TaskStarter:
         self._words = (*self._words[:at], f"{self._cell.scratch}/{name}", *self._words[at + 1 :])
 
     def start(self, *tasks: TaskBegun) -> list[Task | Completion]:
-        """Start tasks. Returns a completion that states the reason for each that cannot start."""
+        """Start tasks. Returns a completion that states the reason for each that cannot start.
+
+        Nothing is returned of those that the worker is at fault for, which is `unfit` then.
+        """
         refused = self._refused or self._prepare()
+        if self.unfit:
+            return []
         if refused is not None:
             return [self._refuse(begun, "unstartable", *refused) for begun in tasks]
         free = (slot for slot in count() if slot not in self._slots or self._slots[slot].is_over)
@@ -247,6 +258,9 @@ class TaskStarter:
             try:
                 outputs.append(self._output(begun, slot))
             except OSError as error:
+                if why := self._fault(error):
+                    self.unfit = why
+                    continue
                 reason = f"no log file on worker {self._worker}: {error.strerror}"
                 refusals.append(self._refuse(begun, "unstartable", 126, reason))
             except _NoOutput as error:
@@ -312,10 +326,12 @@ class TaskStarter:
             environment = task_environment(grant, self._cell.variables, self._secrets) | {HOST_VARIABLE: self._host}
             environment |= self._resources_told(grant.addresses)  # visits find all, each task its own part
             prepared = self._cell.prepare(self._words, environment, self._cwd, self._staged)
-        except (FairlogError, OSError) as error:
+        except (FairlogError, OSError, SubprocessError) as error:
+            self.unfit = self._fault(error)
             return 126, f"{error} (worker {worker})"
         if prepared.unwritten:
             reason = os.strerror(prepared.error)
+            self.unfit = self._fault(NoCell(reason))  # whoever has taken the cell over may say any number
             return 126, f"the staged file {prepared.unwritten!r} could not be written on worker {worker}: {reason}"
         if prepared.error:
             return 126, f"directory {self._cwd!r} does not exist or is not accessible on worker {worker}"

@@ -61,6 +61,7 @@ from fairlog.page.sessions import LINK_MS, SESSION_MS, Sessions
 from scheduler.model.errors import FairlogError, InvalidCommand, NotAllowed, NotAuthenticated
 from scheduler.model.versions import HEADER, check_messages
 from scheduler.rules.permission import Subject, may_read
+from scheduler.service.grant_tokens import PASS as WORKER_PASS
 from scheduler.service.receipts import Receipt
 from scheduler.store.ended_sessions import EndedSessions
 from workers import door as structs
@@ -163,7 +164,10 @@ class Door:
         at_home = request.app.state.at_home
         if "authorization" not in request.headers and not at_home and (session := self.session(request)) is not None:
             return session.who
-        return self.handlers.principal(token_of(request), at_home=at_home)
+        token, worker = token_of(request), request.path_params.get("worker")
+        if worker is not None and token.startswith(WORKER_PASS):
+            return self.handlers.workers.caller(token, worker, at_home=at_home).by
+        return self.handlers.principal(token, at_home=at_home)
 
     def driver(self, request: Request) -> Pass | None:
         """The pass that the request shows, if it shows one. Raises: NotAuthenticated if it is not good."""

@@ -14,6 +14,7 @@ from recovery.archive.editions import UPGRADE, is_earlier
 from recovery.replay.bounds import moment
 from scheduler.model.resources import size_text
 from scheduler.service.known import WAYS, missed
+from scheduler.store.connection import NO_MAJORITY
 from scheduler.store.full_disks import KEPT_MS
 
 if TYPE_CHECKING:
@@ -264,6 +265,18 @@ def _store(_: ClusterState, around: Around) -> Holds:
         yield "", around.error, around.known_at
 
 
+def _mend_store(around: Around) -> str:
+    if NO_MAJORITY in around.error:
+        return (
+            "start sentinels until more than half of them answer, or mend the network to them; they name the primary "
+            "by themselves, and whether anything is lost can be known then, by `fairlog audit`"
+        )
+    return (
+        "see the store's own log; whether anything is lost can be known once it answers, by `fairlog audit`; if it "
+        "cannot read its files, do what docs/operations.md says of such a store"
+    )
+
+
 def _log(_: ClusterState, around: Around) -> Holds:
     if around.unreadable:
         yield "", f"the log cannot be read: {around.unreadable}", 0
@@ -433,8 +446,8 @@ def _worker_unwell(state: ClusterState, around: Around) -> Holds:
 
 def _worker_disk(_: ClusterState, around: Around) -> Holds:
     for worker, cut in sorted(around.cuts.items()):
-        if around.now - cut.at < KEPT_MS:
-            output = f"{cut.unwritten} bytes of the output of tasks" if cut.unwritten else "what executors note there"
+        if cut.unwritten and around.now - cut.at < KEPT_MS:
+            output = f"{cut.unwritten} bytes of the output of tasks"
             said = f"the disk of worker {worker} has not taken {output}, since {moment(cut.since)}: {cut.why}"
             yield worker, said, cut.since
 
@@ -588,10 +601,7 @@ def _left_out(state: ClusterState, _: Around, about: str) -> str:
 
 
 def _not_kept(_: ClusterState, around: Around, about: str) -> str:
-    unwritten = around.cuts[about].unwritten
-    return (
-        f"{unwritten} bytes of output are lost" if unwritten else "executors that cannot be started there, as apps say"
-    )
+    return f"{around.cuts[about].unwritten} bytes of output are lost"
 
 
 def _without_worker(state: ClusterState, _: Around, __: str) -> str:
@@ -628,8 +638,7 @@ CONDITIONS: tuple[Condition, ...] = (
         "store",
         "critical",
         _store,
-        "see the store's own log; whether anything is lost can be known once it answers, by `fairlog audit`; if it "
-        "cannot read its files, do what docs/operations.md says of such a store",
+        _mend_store,
         cost="nothing is decided or acknowledged meanwhile, and what runs goes on",
     ),
     Condition(
@@ -712,7 +721,7 @@ CONDITIONS: tuple[Condition, ...] = (
         "worker_unwell",
         "warning",
         _worker_unwell,
-        "mend what the health check of worker {} names; it takes work again by itself once the check succeeds",
+        "mend what worker {} or its health check names; it takes work again by itself once it can",
         cost=_left_out,
         many="workers are unwell",
     ),
@@ -729,8 +738,8 @@ CONDITIONS: tuple[Condition, ...] = (
         "worker_disk",
         "warning",
         _worker_disk,
-        "free space in the run folder of worker {}; what ran went on, of each output `fairlog logs` has the end, which "
-        "says what is missing, and what could not be started starts once there is space",
+        "free space in the run folder of worker {}; what ran went on, and of each output `fairlog logs` has the end, "
+        "which says what is missing",
         cost=_not_kept,
         many="workers have full disks",
     ),

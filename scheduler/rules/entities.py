@@ -230,7 +230,7 @@ class Worker:
 
 
 class Election(NamedTuple):
-    """The election of the last master at `at` (ms), after `before`; the log's entry before it is of `silent_since`.
+    """The election of the last master at `at` (ms), after `before`; a master's last turn before is of `silent_since`.
 
     "" and 0 = it was the first entry. No rule looks at it.
     """

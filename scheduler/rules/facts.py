@@ -45,6 +45,8 @@ class Facts:
         self.election: Election | None = None
         """None if an older version wrote the snapshot that the state is from."""
         self.before_at = 0
+        self.unserved_since = 0
+        """The time of the last turn of a master, while an operator's decision about the log stands after it."""
         """The time (ms) of the turn before the present one."""
         self.lost_with: dict[str, list[str]] = {}
         """Worker -> the apps of the executors and drivers that are lost in this turn; a driver's with "/"."""

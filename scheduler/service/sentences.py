@@ -49,7 +49,7 @@ _OF_TASKS = (
     "the staged file <quoted> could not be written on worker <worker>: <why>",
     "the file <quoted> of its output cannot be opened on worker <worker>: <why>",
     "no log file on worker <worker>: <why>",
-    "no executor can be started on worker <worker>: <why>",
+    "worker <worker> can start nothing at present",
     "how it ended could not be kept on worker <worker>: <why>",
     (
         "worker <worker> runs tasks without cells, and those of company <company> only; start it with --launcher cell, "

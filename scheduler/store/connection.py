@@ -46,6 +46,8 @@ _ASK_S = 2
 """Timeout of a request for the primary's address or a server's role."""
 _AGAIN_S = 0.25
 """After so long without an answer from any more sentinels, those that have answered are asked again."""
+NO_MAJORITY = "have to name the primary"
+"""Part of what is said where no majority of sentinels does."""
 _ASKED_AT_ONCE = 16
 """How many sentinels are asked at the same time."""
 SPARE_CONNECTIONS = 0.25
@@ -323,7 +325,7 @@ class _Sentinels(_Finder):
             asking.shutdown(wait=False, cancel_futures=True)
         said = [f"{count} named {host}:{port}" for (host, port), count in named.items()] or ["none named a primary"]
         why = f" ({'; '.join(silent)})" if silent else ""
-        raise MasterNotFoundError(f"{due} sentinels of {service_name} have to name the primary: {', '.join(said)}{why}")
+        raise MasterNotFoundError(f"{due} sentinels of {service_name} {NO_MAJORITY}: {', '.join(said)}{why}")
 
     def _others(
         self, voices: Mapping[str, _Voice], service_name: str, asking: ThreadPoolExecutor

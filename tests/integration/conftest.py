@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.integration.disks import disks
 from tests.integration.forked import forked_elsewhere
+
+__all__ = ["disks"]
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -110,7 +110,7 @@ class Machine:
         self.holders[holder.executor] = holder
 
     def write_exit(self, executor: str, note: ExitNote) -> None:
-        """As the real one."""
+        """As the real one: there is always room."""
         self.notes.setdefault(executor, note)
 
     def read_exit(self, executor: str) -> ExitNote | None:
@@ -221,6 +221,10 @@ class Forkserver:
         self._machine = files
         self._outlive_agent = outlive_agent
         self.launch = files.launch
+
+    def try_to_fork(self) -> str:
+        """It can."""
+        return ""
 
     def start(self) -> None:
         """It is there."""
@@ -355,7 +359,7 @@ def patch_machines(  # noqa: C901, PLR0917 - a double after the other
         return SimpleNamespace(wait=wait)
 
     def starter(grant: Grant, worker: str, *_: object, **__: object) -> Any:
-        return SimpleNamespace(start=lambda *tasks: [start(grant, worker, begun) for begun in tasks])
+        return SimpleNamespace(start=lambda *tasks: [start(grant, worker, begun) for begun in tasks], unfit="")
 
     system = SimpleNamespace(getpid=lambda: loom.current.pid, close=lambda _: None)
     doubles: dict[str, dict[str, Any]] = {
@@ -374,6 +378,7 @@ def patch_machines(  # noqa: C901, PLR0917 - a double after the other
             "started_s": float,
             "is_same_process": is_same_process,
         },
+        "workers.fitness": {"can_make_groups": bool},
         **{
             module: {
                 "RunDir": lambda _, worker: machines[worker],

@@ -18,8 +18,8 @@ from scheduler.rules.placement.sizing import executor_sizes
 
 def _master_elected(facts: Facts, event: events.MasterElected) -> None:
     since = facts.before_at if facts.head > 1 else 0
-    facts.election = Election(event.master, facts.master or "", facts.at, since)
-    facts.master = event.master
+    facts.election = Election(event.master, facts.master or "", facts.at, facts.unserved_since or since)
+    facts.master, facts.unserved_since = event.master, 0
 
 
 def _cluster_configured(facts: Facts, event: ClusterConfigured) -> None:
@@ -93,11 +93,18 @@ def _refusals_omitted(facts: Facts, _: events.RefusalsOmitted) -> None:
     """Omitted refusals are told to those who read the log."""
 
 
+def _decided_without_master(facts: Facts) -> None:
+    """The turn before was the last one of a master."""
+    facts.unserved_since = facts.unserved_since or facts.before_at
+
+
 def _log_accepted(facts: Facts, event: events.LogAccepted) -> None:
+    _decided_without_master(facts)
     facts.decisions[f"{facts.head}@{facts.at}"] = event.known
 
 
 def _log_restored(facts: Facts, event: events.LogRestored) -> None:
+    _decided_without_master(facts)
     facts.decisions[f"{facts.head}@{facts.at}"] = 0
     if event.key:
         _key_changed(facts, events.KeyChanged(key=event.key, public=event.public))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from fairlog.watch.conditions import CONDITIONS
 from scheduler.store.full_disks import KEPT_MS
 from scheduler.store.keys import Keys
 from tests.integration.cli_rig import Shell
+from tests.integration.disks import filled
 from tests.waiting import HOPELESS_S, wait_until
 
 OTHERWHERE = {
@@ -33,7 +33,7 @@ OTHERWHERE = {
     "no_master": "tests/integration/fairlog/test_watching.py starts one and waits until it serves",
     "audit_stopped": "tests/integration/fairlog/test_watching.py starts the auditor again, and it goes on",
     "no_api": "tests/integration/fairlog/test_watching.py ends the server and lets it come back",
-    "worker_unwell": "tests/integration/workers/test_agent.py mends what the check names",
+    "worker_unwell": "tests/integration/workers/test_unfit.py mends what the worker names",
     "disk": "tests/integration/fairlog/test_advice.py frees space on a small disk, where it may mount one",
     "worker_disk": "tests/integration/fairlog/test_advice.py does the same for a worker's",
     "other_up": "tests/integration/fairlog/test_advice.py names one of two",
@@ -193,34 +193,6 @@ def test_what_a_condition_advises_ends_it(here: Here) -> None:
         here.until(name, holds=False)
 
 
-@pytest.fixture
-def disks(tmp_path: Path) -> Iterator[Callable[[str, int], Path]]:
-    """Mounts small disks of a name and a size (MiB); skips where this user may not."""
-    mounted: list[Path] = []
-
-    def mount(name: str, size_mb: int) -> Path:
-        folder = tmp_path / name
-        folder.mkdir()
-        command = ["mount", "-t", "tmpfs", "-o", f"size={size_mb}m,mode=755", "fairlog-test", str(folder)]
-        done = subprocess.run(command, capture_output=True, check=False) if os.geteuid() == 0 else None
-        if done is None or done.returncode:
-            pytest.skip("only root, where it may mount, has a small disk to fill")
-        mounted.append(folder)
-        return folder
-
-    yield mount
-    for folder in mounted:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
-
-
-def filled(disk: Path, left: int) -> Path:
-    """A file on the disk that leaves so many bytes of it."""
-    file = disk / "fills-it"
-    with file.open("wb") as written:
-        os.posix_fallocate(written.fileno(), 0, shutil.disk_usage(disk).free - left)
-    return file
-
-
 @contextmanager
 def up(shell: Shell, data: Path) -> Iterator[Here]:
     """A cluster of one master and no worker on that folder."""
@@ -233,9 +205,7 @@ def up(shell: Shell, data: Path) -> Iterator[Here]:
         shell.ok("down", "--data", str(data))
 
 
-def test_space_that_is_freed_on_the_stores_disk_ends_the_condition(
-    tmp_path: Path, disks: Callable[[str, int], Path]
-) -> None:
+def test_space_that_is_freed_on_the_stores_disk_ends_the_condition(tmp_path: Path, disks: Callable[..., Path]) -> None:
     disk = disks("store", 128)
     with up(Shell(tmp_path / "home"), disk / "data") as here:
         file = filled(disk, 8 << 20)
@@ -245,23 +215,31 @@ def test_space_that_is_freed_on_the_stores_disk_ends_the_condition(
 
 
 def test_what_a_full_disk_kept_from_starting_starts_once_there_is_space(
-    tmp_path: Path, disks: Callable[[str, int], Path]
+    tmp_path: Path, disks: Callable[..., Path]
 ) -> None:
     disk = disks("worker", 16)
     jobs = tmp_path / "jobs"  # no worker but those of an `up` runs anything in a home
     jobs.mkdir()
     with up(Shell(tmp_path / "home"), tmp_path / "data") as here:
         here.shell.ok("company", "add", "acme")
-        here.shell.ok("settings", "set", "max_executor_failures=1000000")  # however long the disk stays full
         run = ("--id", "w1", "--cores", "4", "--memory", "4G", "--run-dir", str(disk / "run"))
         agent = here.started("worker", *run)
         try:
             wait_until(lambda: "w1" in here.shell.ok("workers"), "the worker to register")
+            mine = ("--company", "acme", "--user", "ann", "--cores", "1", "--")
+            talks = "while [ ! -e go ]; do sleep 0.05; done; seq 20000"
+            before = here.shell.ok("submit", *mine, "sh", "-c", talks, folder=jobs).splitlines()[0]
+            wait_until(lambda: here.shell.app(before)["state"] == "running", "an app that runs before")
             file = filled(disk, 0)
-            mine = ("--company", "acme", "--user", "ann", "true")
-            app = here.shell.ok("submit", *mine, folder=jobs).splitlines()[0]
+            app = here.shell.ok("submit", *mine, "true", folder=jobs).splitlines()[0]
+            found = here.until("worker_unwell")
+            assert "nothing can be written to its run folder: No space left on device" in found["sentence"]
+            assert "mend what worker w1 or its health check names" in found["do"]
+            (jobs / "go").touch()
             assert "free space in the run folder of worker w1" in here.until("worker_disk")["do"]
+            wait_until(lambda: here.shell.app(before)["state"] == "finished", "the end of what ran")
             file.unlink()
+            here.until("worker_unwell", holds=False)
             wait_until(lambda: here.shell.app(app)["state"] == "finished", "the app to run and end")
             [(key, text)] = here.store.hgetall(Keys("default").full_disks).items()
             since, at, *rest = json.loads(text)

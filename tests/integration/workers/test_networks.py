@@ -112,6 +112,21 @@ def test_a_task_reaches_itself_and_of_the_machine_what_its_network_has(
     assert found == {"itself": True, **dict.fromkeys(("loopback", "machine", "abstract"), others)}
 
 
+@pytest.mark.parametrize(
+    ("network", "seen"), [("host", True), ("none", False), ("app", False)], ids=["host", "none", "app"]
+)
+def test_files_tell_the_machines_interfaces_only_where_a_task_has_its_network(
+    rig: Rig, network: Literal["none", "app", "host"], *, seen: bool
+) -> None:
+    names = sorted(name for _, name in socket.if_nameindex())
+    look = (
+        "import os, sys; found = {name for _, folders, _ in os.walk('/sys') for name in folders}; "
+        "print(*(name for name in sys.argv[1:] if name in found or name in os.listdir('/sys/class/net')))"
+    )
+    assert rig.run(rig.grant((sys.executable, "-c", look, *names), network=network)).done
+    assert outputs(rig, 1)[0].split() == (names if seen else [])
+
+
 def test_executors_of_an_app_reach_each_other_and_nobody_of_another_app(
     rig: Rig, own_store: EmbeddedStore, tmp_path: Path
 ) -> None:
@@ -150,7 +165,7 @@ def test_a_user_without_privileges_makes_a_network_and_joins_it() -> None:
     script = f"""
 import subprocess, sys
 sys.path.insert(0, {str(ROOT)!r})
-from workers.networks import Place, network_of
+from workers.networks import NetworkPlace as Place, network_of
 from workers.processes import started_s
 cell = ["bwrap", "--unshare-user", "--disable-userns", "--unshare-pid", "--die-with-parent", "--dev-bind", "/", "/"]
 with network_of([]) as made:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import os
 import pwd
@@ -122,10 +123,10 @@ def test_a_forgotten_executor_leaves_no_file(files: RunDir) -> None:
     assert lock is not None
     os.close(lock)
     files.write_exit("a.0", ExitNote(app="a", reason="exited"))
-    (files.path / "executors" / "a.0.draft-4711").touch()
-    (files.path / "executors" / "a.0.1.draft-4712").touch()
+    files.reserve_exit("a.0")
+    files.reserve_exit("a.0.1")
     files.forget("a.0")
-    assert [path.name for path in (files.path / "executors").iterdir()] == ["a.0.1.draft-4712"]
+    assert [path.name for path in (files.path / "executors").iterdir()] == ["a.0.1.room"]
 
 
 def test_a_damaged_exit_note_counts_as_missing(files: RunDir) -> None:
@@ -248,7 +249,7 @@ def test_a_forkserver_survives_a_failed_fork_and_releases_the_lock(
     files: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fork() -> int:
-        raise BlockingIOError("Resource temporarily unavailable")
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
 
     monkeypatch.setattr(os, "fork", fork)
     ours, theirs = socket.socketpair()
@@ -256,10 +257,11 @@ def test_a_forkserver_survives_a_failed_fork_and_releases_the_lock(
     with ours, theirs:
         server = _ForkServer.__new__(_ForkServer)
         server._requests = theirs.makefile("rb")
-        ours.sendall(spec.model_dump_json().encode() + b"\n")
-        server._answer(theirs)
+        for request in (spec.model_dump_json().encode(), b""):
+            ours.sendall(request + b"\n")
+            server._answer(theirs)
+            assert ours.recv(9) == b"-%d" % errno.EAGAIN
         server._requests.close()
-        assert ours.recv(9) == b"0"
     assert not files.is_running("a.0")
 
 

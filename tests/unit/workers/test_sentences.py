@@ -14,6 +14,7 @@ from scheduler.service.sentences import TEMPLATES
 
 ELSEWHERE = {
     "api_door": "how an agent reaches an API server, for its own log",
+    "fitness": "why a worker is unwell, which is private",
     "health": "why a worker drains itself, which is private",
     "machine": "what `fairlog worker` says to whoever starts it",
     "offer": "what `fairlog worker` says to whoever starts it",
@@ -39,6 +40,9 @@ NO_END = {
     "it is no regular file": "why a file cannot be opened, which stays as the system's reasons do",
     "a stream may have {} bytes": "the output itself",
     "it is not a file of its own": "the output itself",
+    "nothing can be started: {}": "why a worker is unwell, which is private",
+    "nothing can be written to its run folder: {}": "likewise",
+    "its forkserver does not answer": "likewise",
 }
 """Sentences of other modules that reach no end, and where they go."""
 OUTPUT = re.compile(r"\{?\}?fairlog: .*\n|.*\n|\[cells\] of .*|share of \[cells\] .*|.* has a table .*|.* the uid .*")

@@ -39,7 +39,10 @@ from scheduler.model.commands import (
 from scheduler.model.events import (
     ClusterConfigured,
     EditionChanged,
+    Event,
     ExecutorRevoked,
+    LogAccepted,
+    LogRestored,
     MasterElected,
     WorkerChanged,
     WorkerRemoved,
@@ -328,6 +331,27 @@ def test_the_last_election_says_after_whom_and_for_how_long_nobody_can_have_serv
     assert known is not None
     assert str(known) == "after m1; nobody served for at most 3.1 s"
     assert Elected.of_json(known.as_json()) == known
+
+
+def test_where_sentinels_are_missing_the_advice_is_about_them() -> None:
+    for error, about in (("2 sentinels of fairlog have to name the primary: none", "start sentinels"), ("full", "see")):
+        [store] = found(ClusterState(), GOOD._replace(serving=None, error=f"the store does not answer ({error})"))
+        assert (store.condition, store.do.partition(" until")[0].partition(" the")[0]) == ("store", about)
+
+
+def test_an_operators_decision_about_the_log_is_no_sign_of_a_master() -> None:
+    """From the last turn of a master on nobody served, also if a log was accepted, or restored, just before another."""
+    accepted = LogAccepted(seq=1, digest="00" * 32, known=9, known_digest="11" * 32, by="master m1")
+    each: tuple[tuple[Event, ...], ...] = ((accepted,), (LogRestored(),), (accepted, LogRestored()))
+    for decisions in each:
+        state = elections("m1")
+        for number, event in enumerate(decisions):
+            state.apply(event, NOW + (8 + number) * MIN_MS)
+        state.apply(MasterElected(master="m2"), NOW + 10 * MIN_MS)
+        assert elected(state) == Elected("m2", "m1", NOW + 10 * MIN_MS, 10 * MIN_MS)
+        state.apply(EditionChanged(edition=3), NOW + 11 * MIN_MS)
+        state.apply(MasterElected(master="m3"), NOW + 12 * MIN_MS)
+        assert elected(state) == Elected("m3", "m2", NOW + 12 * MIN_MS, MIN_MS)
 
 
 def test_a_failover_is_told_with_its_cost_and_a_missing_master_with_since_when() -> None:
