@@ -29,6 +29,7 @@ from scheduler.model.answers import (
     Waiter,
     WaitReason,
 )
+from scheduler.model.causes import CAUSES
 from scheduler.model.errors import UnknownApp, UnknownCompany
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.model.states import AppState
@@ -50,30 +51,6 @@ STATES = ("living", "ended", "all", *get_args(AppState))
 """What apps can be filtered by."""
 MOST_TOLD = 10_000
 """The most apps whose cause of waiting is worked out for one answer."""
-
-HELP: dict[str, str] = {
-    "dependency": "It starts when the apps that it names have ended as it asks; kill it if they never will.",
-    "hold": "Release it.",
-    "begin": "It starts after the time that it names.",
-    "ending": "Nothing: it is ready once what ran of it is gone.",
-    "no-live-worker": "Start a worker, or return a draining one to service.",
-    "beyond-limit": "Wait until apps under the same limit end, or have the limit raised.",
-    "queue": "An earlier app of the same user goes first; a higher priority changes their order.",
-    "next-turn": "Nothing: it is due in the next turn.",
-    "not-entitled": "Wait until others want less, or add workers; what is left over is lent to it at once.",
-    "larger-than-share": "Submit smaller executors, add workers, have the quota raised, or have `slot_s` set.",
-    "cap": "Wait until apps of its company end, have the quota raised, or let the company borrow.",
-    "drivers": "Wait until a driver of its company ends, or have the company's quota raised.",
-    "driver": "Its driver waits for a worker with room; a smaller driver or a further worker helps.",
-    "limit": "It has all the executors that it may have at once.",
-    "no-worker-large-enough": "No live worker is large enough: ask for smaller executors, or add a larger worker.",
-    "excluded": "Its executors failed on the workers that have room; find out why, in its output.",
-    "suspect-worker": "The workers with room are suspected; they are tried again by themselves.",
-    "need": "Nothing: room is made for it by the date that it is told.",
-    "locality": "It insists on preferred hosts for a moment, then takes others.",
-    "workers-full": "Wait until executors end, or add workers.",
-}
-"""Cause of waiting -> what would help."""
 
 
 class Filters(NamedTuple):
@@ -235,7 +212,7 @@ def one(state: ClusterState, name: str) -> AppCard:
     return AppCard(
         **asdict(app_view(state, app=name)),
         waits_for=told,
-        help=None if told is None else HELP.get(told.cause, ""),
+        help=None if told is None else CAUSES[told.cause].help,
         queue=None if place is None else QueuePlace(**place),
         standing=None if standing is None else convert(standing, AppStands),
     )

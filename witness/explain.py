@@ -11,6 +11,7 @@ from typing import Any
 from msgspec import to_builtins
 
 from recovery.replay.rebuild import fold
+from scheduler.model.causes import CAUSES
 from scheduler.model.commands import KillApp
 from scheduler.model.errors import UnknownApp
 from scheduler.model.events import (
@@ -30,7 +31,7 @@ from scheduler.rules.views import exclusions, spent
 from scheduler.store.codec import Fact
 from witness.decision_reasons import Batch, why_admitted, why_driver, why_executors
 from witness.entitled_reasons import stands, targets_of
-from witness.pending_reasons import CAUSES, place_in_queue, waits_for
+from witness.pending_reasons import place_in_queue, waits_for
 
 
 def explain(
@@ -161,7 +162,8 @@ class _Story:
         app, spec = self.app, self.app.spec
         at = max(self.state.at, now or 0)
         self._pause(at)
-        ordered = sorted(self.waited.items(), key=lambda item: (CAUSES.index(item[0][0]), item[0][1]))
+        order = list(CAUSES)
+        ordered = sorted(self.waited.items(), key=lambda item: (order.index(item[0][0]), item[0][1]))
         wait = waits_for(self.state, app)
         return {
             "app": self.name,

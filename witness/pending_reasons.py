@@ -28,29 +28,6 @@ from scheduler.rules.views import exclusions, suspicion
 from witness.entitled_reasons import in_need, left_out
 from witness.failing import exclusion_in_words, suspicion_in_words
 
-CAUSES = (
-    "dependency",
-    "hold",
-    "begin",
-    "ending",
-    "no-live-worker",
-    "beyond-limit",
-    "queue",
-    "next-turn",
-    "not-entitled",
-    "larger-than-share",
-    "cap",
-    "drivers",
-    "driver",
-    "limit",
-    "no-worker-large-enough",
-    "excluded",
-    "suspect-worker",
-    "need",
-    "locality",
-    "workers-full",
-)
-"""Every cause of waiting, in the order of reports."""
 _NAMED = 5
 """The largest number of names in a sentence."""
 

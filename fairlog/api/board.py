@@ -31,6 +31,7 @@ from scheduler.model.answers import (
     Overview,
     Waiter,
 )
+from scheduler.model.causes import CAUSES
 from scheduler.model.commands import ConfigureCluster
 from scheduler.model.errors import InvalidCommand, UnknownApp
 from scheduler.model.sender import NOBODY, By
@@ -417,6 +418,7 @@ class Board:
 
     def session(self, who: By, until: int | None) -> dict[str, Any]:
         """Who looks, what they may do, and until when (ms) without a new cookie."""
+        words = {name: cause.short for name, cause in CAUSES.items()}
 
         def look(state: ClusterState) -> dict[str, Any]:
             token = state.accounts.tokens.get(who.token)
@@ -428,7 +430,7 @@ class Board:
                 elif found is not None and (token is None or verb in token.scopes):
                     can[verb] = found
             asked = [verb for verb, role in WITH_REASON if role == who.role and state.closed]
-            return {"closed": state.closed, "can": can, "reasons": sorted(asked)}
+            return {"closed": state.closed, "can": can, "reasons": sorted(asked), "causes": words}
 
         seen, said = self._replica.read(look)
         company, _, user = who.account.partition("/")

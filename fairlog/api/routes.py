@@ -10,13 +10,13 @@ from msgspec import defstruct
 from fairlog.api.addresses import VIEWS
 from fairlog.api.questions import MANY, PAGE, MailboxText, OfDriver, OtherRules, SignIn
 from scheduler.model import answers, commands, events
+from scheduler.model.causes import CAUSES
 from scheduler.model.commands import Command
 from scheduler.rules.permission import Verb
 from scheduler.rules.validate import in_force
 from scheduler.store.tails import STREAMS
 from scheduler.store.visits import Call, VisitCommand
 from witness.board import SORTS, STATES
-from witness.pending_reasons import CAUSES
 
 if TYPE_CHECKING:
     from msgspec import Struct

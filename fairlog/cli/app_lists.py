@@ -297,7 +297,7 @@ def _measure(source: Source, records: Iterable[dict[str, Any]]) -> None:
 def _check_reason(reason: str | None) -> None:
     if reason is None:
         return
-    from witness.pending_reasons import CAUSES  # noqa: PLC0415 (slow to import)
+    from scheduler.model.causes import CAUSES  # noqa: PLC0415 (slow to import)
 
     if reason not in CAUSES:
         raise click.UsageError(f"no app waits for {reason!r}; the causes are {', '.join(CAUSES)}")

@@ -1425,7 +1425,10 @@ class WhoAmI(Camel, frozen=True, kw_only=True):
 
 
 class PageSession(Camel, frozen=True, kw_only=True):
-    """Who looks at the page, and what they may do: a reach by verb, and the verbs that need a reason."""
+    """Who looks at the page, and what they may do: a reach by verb, and the verbs that need a reason.
+
+    `causes` are the causes of waiting by name, each in a few words.
+    """
 
     account: str
     role: str
@@ -1438,6 +1441,7 @@ class PageSession(Camel, frozen=True, kw_only=True):
     closed: bool
     can: dict[str, str]
     reasons: list[str]
+    causes: dict[str, str]
 
 
 class MasterProcess(Camel, frozen=True, kw_only=True):

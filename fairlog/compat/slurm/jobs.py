@@ -9,6 +9,7 @@ from typing import Any
 from fairlog.compat.slurm.road import ApiRoad, Me
 from fairlog.compat.slurm.sbatch import PARTITION, members, signal_that_ended
 from fairlog.compat.slurm.words import SlurmError, listed, runs
+from scheduler.model.causes import CAUSES
 
 MIN_JOB_AGE_S = 300
 """How long squeue shows jobs that have ended."""
@@ -39,10 +40,6 @@ STATES = {
     "STOPPED": "ST",
 }
 """Slurm's states and their short names."""
-_READY = {"dependency": "Dependency", "begin": "BeginTime", "ending": "Cleaning"}
-_LIMITS = ("beyond-limit", "limit", "drivers")
-_QUOTAS = ("cap", "larger-than-share", "not-entitled")
-_TURNS = ("queue", "next-turn")
 _ENDS = {"finished": "COMPLETED", "killed": "CANCELLED", "expired": "TIMEOUT", "unmet": "CANCELLED"}
 _TASKS = {
     "queued": "PENDING",
@@ -214,15 +211,9 @@ def reason_of(app: dict[str, Any]) -> str:
     cause = app.get("reason")
     if app["onHold"]:
         return "JobHeldUser"
-    if cause in _READY:
-        return _READY[cause]
-    if cause in _LIMITS:
-        return "QOSMaxJobsPerUserLimit"
-    if cause in _QUOTAS:
-        return "AssocGrpCpuLimit"
-    if cause in _TURNS:
-        return "Priority"
-    return "None" if cause is None else "Resources"
+    if cause is None:
+        return "None"
+    return CAUSES[cause].slurm if cause in CAUSES else "Resources"  # a newer server may know further ones
 
 
 def after_of(app: dict[str, Any]) -> str:

@@ -105,7 +105,7 @@ export const apps = {
           "State",
           STATES.map((each) => [each === "living" ? "" : each, STATE_WORDS[each] || each]),
         ),
-        choose("reason", "Waits because", [["", "any reason"], ...Object.entries(causes)]),
+        choose("reason", "Waits because", [["", "any reason"], ...Object.entries(causes())]),
         typed("text", "Id contains"),
         Object.values(query).some(Boolean) ? h("a", { href: address("/apps"), class: "clear" }, "Clear") : null,
       ),
@@ -170,7 +170,7 @@ function filtersText(query) {
     query.state && query.state !== "all" ? ` ${query.state}` : query.state ? "" : " not ended",
     query.company ? [" of ", name(query.company)] : null,
     query.user ? [" by ", name(query.user)] : null,
-    query.reason ? `, because ${causes[query.reason] || query.reason}` : null,
+    query.reason ? `, because ${causes()[query.reason] || query.reason}` : null,
   ];
   return h("span", { class: "faint" }, parts);
 }

@@ -162,7 +162,7 @@ export function timeline(value, now, query) {
             h(
               "title",
               {},
-              `${causes[each.cause] || each.cause} (${each.rule}), ${duration(each.to - each.from)} from ${clockText(each.from)}`,
+              `${causes()[each.cause] || each.cause} (${each.rule}), ${duration(each.to - each.from)} from ${clockText(each.from)}`,
             ),
           ),
         ),

@@ -242,33 +242,13 @@ export function state(value) {
   );
 }
 
-const CAUSES = {
-  dependency: "waits for other apps",
-  hold: "is on hold",
-  begin: "is not to begin yet",
-  ending: "ends before it runs again",
-  "no-live-worker": "no worker is live",
-  "beyond-limit": "a limit is reached",
-  queue: "an earlier app of the user",
-  "next-turn": "due in the next turn",
-  "not-entitled": "is not entitled to more",
-  "larger-than-share": "is larger than its share",
-  cap: "its company's quota is used up",
-  drivers: "drivers hold half of the quota",
-  need: "room is being made for it",
-  driver: "its driver waits",
-  limit: "has all its executors",
-  "no-worker-large-enough": "no worker is large enough",
-  excluded: "failed on the workers with room",
-  "suspect-worker": "workers are suspected",
-
-  locality: "waits for its hosts",
-  "workers-full": "workers are full",
-};
-export const causes = CAUSES;
+/** Cause of waiting -> its few words, as the server names them. */
+export function causes() {
+  return page.session?.causes ?? {};
+}
 
 export function cause(word, rule) {
-  return h("span", { class: "cause" }, CAUSES[word] || word, rule ? h("span", { class: "rule" }, ` ${rule}`) : null);
+  return h("span", { class: "cause" }, causes()[word] || word, rule ? h("span", { class: "rule" }, ` ${rule}`) : null);
 }
 
 /** Whether the one who looks may do that with what belongs to the company and the user. */

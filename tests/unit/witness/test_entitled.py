@@ -7,6 +7,7 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from recovery.replay.bounds import moment
+from scheduler.model.causes import CAUSES
 from scheduler.model.commands import (
     ChangeCompany,
     ChangeEdition,
@@ -38,7 +39,7 @@ from tests.unit.recorded import edited, facts, rechained, without
 from witness.audit.audit import audit
 from witness.board import company, overview
 from witness.explain import explain
-from witness.pending_reasons import CAUSES, waits_for
+from witness.pending_reasons import waits_for
 from witness.whatif import Rules, replayed
 
 
