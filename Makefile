@@ -84,9 +84,10 @@ chaos: $(VENV)/.test
 	$(BIN)/python -m tests.chaos $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) $(if $(REPLICATED),--replicated)
 
 # The hosts of a cluster as network namespaces, as root: cut off, stopped and killed for 20 minutes or SECONDS=300.
-# FAULT='primary deaf': this one alone. SERVER=redis: the system's redis-server instead of Valkey. SEED=7 repeats a run.
+# FAULT='primary deaf': this one alone. FROM=REVISION: no fault, but an upgrade from there, program by program.
+# SERVER=redis: the system's redis-server instead of Valkey. SEED=7 repeats a run.
 hosts: $(VENV)/.test
-	$(BIN)/python -m tests.hosts $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) $(if $(SERVER),--server $(SERVER)) $(if $(FAULT),--fault '$(FAULT)')
+	$(BIN)/python -m tests.hosts $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) $(if $(SERVER),--server $(SERVER)) $(if $(FAULT),--fault '$(FAULT)') $(if $(FROM),--from '$(FROM)')
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .

@@ -374,18 +374,30 @@ def _complaint(record: Record, error: Exception) -> UnreadableRecord:
         for seq, raw in enumerate(msgspec.json.decode(record.events, type=list[Raw]), start=first):
             name = next(iter(_plain(raw)), "")
             if name not in EVENT_TYPES:
-                return UnreadableRecord(seq, f"the event type {name!r} is unknown")
+                return UnreadableRecord(seq, _unknown_type(name))
             try:
                 msgspec.json.decode(raw, type=EVENT_TYPES[name])
             except msgspec.DecodeError as reason:
-                return UnreadableRecord(seq, f"{name} holds data that cannot be read: {_words(reason)}")
+                return UnreadableRecord(seq, f"{name} holds data that cannot be read: {_words(reason)}{_NEWER}")
     except (msgspec.DecodeError, UnicodeDecodeError, TypeError):
         return UnreadableRecord(first, f"the turn's events cannot be read: {_words(error)}")
     try:
         _commands_of(record.commands)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return UnreadableRecord(first, f"the turn's commands cannot be read: {_words(error)}")
-    return _altered_private(record)
+        return UnreadableRecord(first, f"the turn's commands cannot be read: {_words(error)}{_NEWER}")
+    try:
+        _sealed_of(record.private)  # then they are what the log has committed to
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return _altered_private(record)
+    return UnreadableRecord(first, f"the turn's private parts cannot be read: {_words(error)}{_NEWER}")
+
+
+def _unknown_type(name: object) -> str:
+    return f"the event type {name!r} is unknown{_NEWER if isinstance(name, str) and name.isidentifier() else ''}"
+
+
+_NEWER = "; if a newer fairlog wrote it, this one is too old for the log: upgrade it here"
+"""What is said of a turn whose digest is right."""
 
 
 def _words(error: Exception) -> str:
@@ -520,7 +532,7 @@ def _line(line: bytes, due: int) -> EventLine:
     if written.seq > due:
         raise UnreadableRecord(due, f"the entry is missing; the next one in the log is {written.seq}")
     if written.type not in EVENT_TYPES:
-        raise UnreadableRecord(due, f"the event type {written.type!r} is unknown")
+        raise UnreadableRecord(due, _unknown_type(written.type))
     return written
 
 

@@ -22,6 +22,7 @@ from tests.hosts.bed import Bed, server_of
 from tests.hosts.faults import BY_NAME, FAULTS, inflicted, order
 from tests.hosts.network import missing
 from tests.hosts.pauses import Span, pauses
+from tests.hosts.upgrade import unpacked, upgrade
 
 QUIET_S = 2.0
 """The time between two faults, when everything is well."""
@@ -78,6 +79,9 @@ def _print(report: dict[str, Any]) -> None:
 @click.option("--seconds", type=click.FloatRange(1), default=1200, show_default=True, help="How long faults begin.")
 @click.option("--seed", type=int, help="Draws the order of faults, and whom they meet.  [default: a new one]")
 @click.option("--fault", "chosen", type=click.Choice(list(BY_NAME)), multiple=True, help="Only these, once each.")
+@click.option(
+    "--from", "revision", help="Instead of faults: begin with the programs of this revision, and upgrade each."
+)
 @click.option("--hold", type=click.FloatRange(0), help="The longest time (s) that a fault lasts.  [default: its own]")
 @click.option(
     "--server", type=click.Choice(["valkey", "redis"]), default="valkey", show_default=True, help="The stores."
@@ -89,6 +93,7 @@ def main(
     seconds: float,
     seed: int | None,
     chosen: tuple[str, ...],
+    revision: str | None,
     hold: float | None,
     server: str,
     as_json: bool,
@@ -96,7 +101,8 @@ def main(
 ) -> None:
     """Run a cluster on hosts of one machine under load and faults, and check every promise afterwards.
 
-    It says for how long nobody could submit during each fault, nor one of the clients, and how long one command took.
+    It says for how long nobody could submit during each fault, nor one of the clients, and how long one command took;
+    with --from, while each program was upgraded.
     """
     if why := missing():
         click.echo(f"skipped: {why}", err=True)
@@ -107,19 +113,29 @@ def main(
     drawn = random.SystemRandom().randrange(1_000_000) if seed is None else seed
     options = "".join(f" --fault {shlex.quote(name)}" for name in chosen)
     options += "" if hold is None else f" --hold {hold:g}"
+    options += "" if revision is None else f" --from {shlex.quote(revision)}"
     again = f"python -m tests.hosts --seconds {seconds:g} --seed {drawn} --server {server}{options}"
     click.echo(again, err=True)
     folder = keep or Path(tempfile.mkdtemp(prefix="fairlog-hosts-"))
     folder.mkdir(exist_ok=True)
     began_s = time.monotonic()
+    older = None
+    if revision is not None:
+        try:
+            older = unpacked(revision, folder / "older")
+        except ValueError as error:
+            raise click.BadParameter(str(error), param_hint="--from") from None
     with (folder / "faults.log").open("w") as told:
 
         def tell(sentence: str) -> None:
             told.write(f"{time.time():.3f} {sentence}\n")
             told.flush()
 
-        with Bed(folder, drawn, server=server_of(server), say=tell) as bed:
-            spans = _suffer(bed, random.Random(drawn), chosen, seconds, hold)
+        with Bed(folder, drawn, server=server_of(server), say=tell, older=older) as bed:
+            if older is not None:
+                spans = list(upgrade(bed, progress_teller()))
+            else:
+                spans = _suffer(bed, random.Random(drawn), chosen, seconds, hold)
             bed.settle(progress_teller())
             evidence = bed.evidence()
             violations = check(evidence, PROMISES)

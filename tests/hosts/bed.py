@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
 CLIENTS = 2
 STORES = 3
+AUDITOR_NAME = "auditor"
 DESK = "desk"
 """The host of the operator, from which the test looks at the cluster."""
 STORE_PORT, SENTINEL_PORT, API_PORT = 6379, 26379, 8080
@@ -141,12 +143,18 @@ class Spread(Replicated):
 
 
 class Bed(Rig):
-    """The cluster; a context manager, as `Rig`. The process that makes it is on the host `DESK` from then on."""
+    """The cluster; a context manager, as `Rig`. The process that makes it is on the host `DESK` from then on.
+
+    `older`: the folder of the fairlog whose programs it begins with; None for this one's.
+    """
 
     clients = CLIENTS
 
-    def __init__(self, folder: Path, seed: int, *, server: str, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, folder: Path, seed: int, *, server: str, say: Callable[[str], None], older: Path | None = None
+    ) -> None:
         self.network = Network(hosts())
+        self._older = older
         self._program, self._seed = server, seed
         self._secrets = folder / "secrets"
         self._answers = folder / "answers"
@@ -166,7 +174,7 @@ class Bed(Rig):
         super().__init__(folder, seed, replicated=True, say=say)
         self._ring.without_masters().write(self._secrets / "door-keys.json")
         options = ["audit", "--follow", "--checkpoints", str(folder / "homes" / DESK)]
-        self._auditor = self._fairlog("auditor", options)
+        self._auditor = self._fairlog(AUDITOR_NAME, options)
 
     @property
     def stores(self) -> Spread:
@@ -214,18 +222,34 @@ class Bed(Rig):
 
         The clock that only measures how much time passes is right.
         """
-        child = next(each for each in (*self._masters, *self._apis, *self._agents) if each.name == name)
-        arguments, variables = self._programs[name]
+        child = self._child_of(name)
         wrong = {"LD_PRELOAD": str(clock()), "FAKETIME": f"{seconds:+d}", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
-        names = [f"{key}={value}" for key, value in {**variables, **wrong}.items()]
-        command = ["env", *names, sys.executable, "-m", "fairlog", *arguments]
-        right, child.command = child.command, dies_with_us(self.network.on(name, command))
+        right, child.command = child.command, self._line(name, wrong)
         try:
             send_signal([self.pid(name)], signal.SIGKILL)
             yield
         finally:
             child.command = right
             send_signal([self.pid(name)], signal.SIGKILL)
+
+    def upgrade(self, name: str) -> None:
+        """Stop the program in an orderly way, and start this fairlog's in its place."""
+        child = self._child_of(name)
+        child.command, child.cwd = self._line(name), Path(__file__).parents[2]
+        before = self.pid(name)
+        child.ask_to_stop()
+        wait_until(lambda: self._pid(name) not in {None, before}, f"the new {name}")
+
+    def _child_of(self, name: str) -> Child:
+        children = (*self._masters, *self._apis, *self._agents, *self._clients, self._auditor)
+        return next(each for each in children if each.name == name)
+
+    def _line(self, name: str, more: Mapping[str, str] = MappingProxyType({})) -> list[str]:
+        """The command line of a program, with further variables."""
+        arguments, variables = self._programs[name]
+        names = [f"{key}={value}" for key, value in {**variables, **more}.items()]
+        command = ["env", *names, sys.executable, "-m", "fairlog", *arguments]
+        return dies_with_us(self.network.on(name if name in hosts() else DESK, command))
 
     @contextmanager
     def relayed(self, name: str, *, loss: float = 0.0, delay_s: float = 0.0) -> Iterator[None]:
@@ -338,10 +362,7 @@ class Bed(Rig):
 
     def _pid(self, name: str) -> int | None:
         self._tend()
-        if name.startswith(("store", "sentinel")):
-            return self.stores.pid(name)
-        children = (*self._masters, *self._apis, *self._agents, *self._clients)
-        return next((child.pid for child in children if child.name == name), None)
+        return self.stores.pid(name) if name.startswith(("store", "sentinel")) else self._child_of(name).pid
 
     def _listen(self) -> None:
         """Read what clients were answered since the last time."""
@@ -415,6 +436,8 @@ class Bed(Rig):
 
     def _program_of(self, name: str, arguments: list[str], variables: dict[str, str]) -> Child:
         self._programs[name] = arguments, variables
+        if self._older is not None:
+            return Child(name, self._line(name), self._logs / f"{name}.log", cwd=self._older)
         return self._child(name, partial(as_fairlog, arguments, os.getpid(), variables))
 
     def _agent(self, number: int) -> Child:

@@ -13,6 +13,7 @@ import pytest
 from tests.hosts.bed import LEASE_S
 from tests.hosts.faults import FAULTS
 from tests.hosts.network import missing
+from tests.hosts.upgrade import ORDER
 
 ROOT = Path(__file__).parents[2]
 AT_MOST_S = 1800
@@ -22,13 +23,11 @@ HOLD_S = 6.0
 PAGE = ROOT / "docs" / "operations.md"
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(bool(missing()), reason=missing() or "this machine can have several hosts")
-def test_nothing_acknowledged_is_lost_when_hosts_are_cut_off(tmp_path: Path) -> None:
-    chosen = [word for name in CHOSEN for word in ("--fault", name)]
-    options = ["--seed", "1", "--hold", str(HOLD_S), "--json", "--keep", str(tmp_path / "kept"), *chosen]
+def report_of(folder: Path, *options: str) -> dict[str, float]:
+    """The pauses that a run printed, by its faults; no promise was broken."""
+    fixed = ["--seed", "1", "--json", "--keep", str(folder / "kept")]
     done = subprocess.run(
-        [sys.executable, "-m", "tests.hosts", *options],
+        [sys.executable, "-m", "tests.hosts", *fixed, *options],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -40,9 +39,24 @@ def test_nothing_acknowledged_is_lost_when_hosts_are_cut_off(tmp_path: Path) -> 
     assert report["violations"] == []
     assert report["commands"]["acknowledged"] > 0
     assert report["commands"]["unknown"] == 0
-    nobody_s = {each["fault"]: each["nobody_s"] for each in report["pauses"]}
+    return {each["fault"]: each["nobody_s"] for each in report["pauses"]}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(missing()), reason=missing() or "this machine can have several hosts")
+def test_nothing_acknowledged_is_lost_when_hosts_are_cut_off(tmp_path: Path) -> None:
+    chosen = [word for name in CHOSEN for word in ("--fault", name)]
+    nobody_s = report_of(tmp_path, "--hold", str(HOLD_S), *chosen)
     assert nobody_s.keys() == set(CHOSEN)
     assert nobody_s["active master killed"] > LEASE_S / 2, "its lease has to run out first"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(missing()), reason=missing() or "this machine can have several hosts")
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="without a repository there is no revision to begin with")
+def test_programs_are_upgraded_one_after_the_other_under_load(tmp_path: Path) -> None:
+    """From this revision, so that none of both versions knows what the other one does not."""
+    assert report_of(tmp_path, "--from", "HEAD").keys() == {step for step, _ in ORDER}
 
 
 def test_the_page_says_of_each_fault_for_how_long_nobody_could_submit() -> None:

@@ -21,6 +21,7 @@ ELSEWHERE = {
     "servers": "how an agent reaches an API server, for its own log",
     "store_door": "refusals of what a token does not allow, which are answers",
     "token": "what `fairlog worker` says to whoever starts it",
+    "unused": "why the use of GPUs is not known, for the agent's own log",
     "visits": "answers to whoever visits a cell",
 }
 """Modules whose words end nothing, and where these go."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import Raw
 from msgspec.structs import asdict, replace
 
 from scheduler.model.commands import EndedExecutor, LoseWorker, Private, SubmitApp, Taken
@@ -496,6 +497,37 @@ def test_no_part_of_the_private_part_can_be_changed() -> None:
         assert "was altered: it does not match its commitment" in refused(record._replace(private=private))
     for private in (b"{}", b"[", record.private.replace(b",", b", ", 1), b'[[0,"",{}]]'):
         assert "was altered" in refused(record._replace(private=private))
+
+
+NEWER = "; if a newer fairlog wrote it, this one is too old for the log: upgrade it here"
+
+
+@pytest.mark.parametrize(
+    ("part", "instead", "why"),
+    [
+        ("events", b'["CompanyPainted","c"]', "the event type 'CompanyPainted' is unknown"),
+        ("events", b'["CompanyRemoved","c","red"]', "CompanyRemoved holds data that cannot be read: "),
+        ("commands", b'[[0,1,"","",{"type":"PaintCompany"},""]]', "the turn's commands cannot be read: "),
+        ("commands", b'[[0,1,"","",{"type":"KillApp","app":"a","paint":"red"},""]]', "the turn's commands cannot be"),
+    ],
+)
+def test_who_is_too_old_for_an_entry_that_was_not_altered_says_so(part: str, instead: bytes, why: str) -> None:
+    found = refused(forged(turn(FIRST, first=7), **{part: b"[" + instead + b"]" if part == "events" else instead}))
+    assert found.startswith(f"log position 7: {why}")
+    assert found.endswith(NEWER)
+
+
+def test_a_private_part_of_a_newer_version_was_not_altered() -> None:
+    record = chain()[0]
+    _, salt, part = json.loads(record.private)[0]
+    kept = Raw(json.dumps(part, separators=(",", ":"), ensure_ascii=False).encode())
+    newer = Raw(json.dumps({**part, "paint": "red"}, separators=(",", ":"), ensure_ascii=False).encode())
+    before, after = (commitment(salt, each).encode() for each in (kept, newer))
+    assert before in record.commands
+    private = record.private.replace(bytes(kept), bytes(newer), 1)
+    found = refused(forged(record, commands=record.commands.replace(before, after), private=private))
+    assert found.startswith("log position 1: the turn's private parts cannot be read: ")
+    assert found.endswith(NEWER)
 
 
 def test_no_event_holds_a_float() -> None:
