@@ -154,6 +154,9 @@ class Machine:
     def tell_cancelled(self, _executor: str, _tasks: str) -> None:
         """Nobody takes them."""
 
+    def gpu_use(self, _addresses: object) -> None:
+        """None: nobody knows, as no operator's command tells it here."""
+
     def warning(self, _executor: str) -> None:
         """None: the tasks here take no signals."""
 
