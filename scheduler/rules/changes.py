@@ -63,22 +63,27 @@ class LastFilling:
         self.kept: Any = None
         """The `Entitlement` of the last filling, if it may still hold."""
         self.apps: dict[str, None] = {}
-        """The apps that an event named since."""
+        """The apps that an event named since it was made, or found to hold still."""
+        self.since: dict[str, None] = {}
+        """The apps that an event named since it was made."""
 
     def mark(self, event: Any) -> None:  # noqa: ANN401 - an event of any type
         """Note what the event may change of the filling that is kept: one app, nothing, or all of it."""
         kind = type(event)
         if kind in OF_ONE_APP:
-            self.apps[event.app] = None
+            self.apps[event.app] = self.since[event.app] = None
         elif kind not in OF_NOBODY:
             self.kept = None
 
     def keep(self, filling: Any) -> None:  # noqa: ANN401 - an `Entitlement`, which knows states
         """Keep the filling of the state as it stands."""
-        self.kept = filling
+        if filling is not self.kept:
+            self.kept = filling
+            self.since.clear()
         self.apps.clear()
 
     def forget(self) -> None:
         """No filling is kept."""
         self.kept = None
         self.apps.clear()
+        self.since.clear()

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from scheduler.model.resources import NOTHING, Resources
-from scheduler.rules.share.entitlement import Entitlement, entitlement, wanted_units
+from scheduler.rules.share.demands import wanted_units
+from scheduler.rules.share.entitlement import Entitlement, entitlement
 
 if TYPE_CHECKING:
     from scheduler.rules.entities import App

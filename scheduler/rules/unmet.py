@@ -8,7 +8,7 @@ from scheduler.model.answers import UnmetDemand
 from scheduler.model.events import Fixed
 from scheduler.model.quota import Quota
 from scheduler.model.resources import NOTHING, Resources
-from scheduler.rules.share.entitlement import held_units, wanted_units
+from scheduler.rules.share.demands import held_units, wanted_units
 
 if TYPE_CHECKING:
     from scheduler.rules.entities import App

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from scheduler.model.events import DriverAllocated, Event, ExecutorAllocated, ExecutorRevoked
 from scheduler.model.resources import NOTHING
-from scheduler.rules.share.entitlement import entitlement, held_units
+from scheduler.rules.share.demands import held_units
+from scheduler.rules.share.entitlement import entitlement
 from scheduler.rules.state import ClusterState
 
 

@@ -22,7 +22,8 @@ from scheduler.model.errors import CommandRejected
 from scheduler.model.events import Event, ExecutorAllocated, ExecutorRevoked
 from scheduler.model.resources import Resources
 from scheduler.rules.invariants import check
-from scheduler.rules.share.entitlement import entitlement, held_units, units_of
+from scheduler.rules.share.demands import held_units, units_of
+from scheduler.rules.share.entitlement import entitlement
 from scheduler.rules.simulate import _commands
 from scheduler.rules.snapshot_records import lines, restored
 from scheduler.rules.state import ClusterState

@@ -21,7 +21,8 @@ from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.entities import App, Worker
 from scheduler.rules.failures import kept_from
 from scheduler.rules.placement.executors import PLACEMENTS
-from scheduler.rules.share.entitlement import Entitlement, entitlement, filling, held_units, units_of, wanted_units
+from scheduler.rules.share.demands import held_units, units_of, wanted_units
+from scheduler.rules.share.entitlement import Entitlement, entitlement, filling
 from scheduler.rules.share.fill import Leaf
 from scheduler.rules.state import ClusterState
 from tests.property.given import decides_nothing_more

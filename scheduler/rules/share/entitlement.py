@@ -1,8 +1,4 @@
-"""What each app, user and company is entitled to, from the facts of a state (semantics H2).
-
-What takes no part in the filling: apps that are not ready or on hold, that a limit keeps out, that want nothing, or
-that no live worker could host.
-"""
+"""What each app, user and company is entitled to, from the facts of a state (semantics H2)."""
 
 from __future__ import annotations
 
@@ -14,10 +10,12 @@ from typing import TYPE_CHECKING
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.admission.queue import ask_of
 from scheduler.rules.fleet import tally
+from scheduler.rules.share.demands import admitted_leaf, held_units, leaf_of, pending, staying_of, wanted_units
 from scheduler.rules.share.fill import CompanyNode, Filling, First, Handed, Leaf, Rooms, UserNode, may_start
+from scheduler.rules.share.going_on import GoingOn, Looked
 
 if TYPE_CHECKING:
-    from scheduler.rules.admission.queue import Ask, CompanyQueue, UserQueue
+    from scheduler.rules.admission.queue import CompanyQueue
     from scheduler.rules.entities import Allocation, App, Company, Need
     from scheduler.rules.fleet import Fleet
     from scheduler.rules.state import ClusterState
@@ -43,6 +41,8 @@ class Entitlement:
     """(company, user) -> for what its pending apps need, the last one that was looked at."""
     whole: bool = False
     """Whether all that is wanted and not granted has room now, so that everybody is entitled to all that it wants."""
+    run: Filling | None = None
+    """The filling."""
     _sides: tuple[int, dict[tuple[str, str], tuple[Resources, Resources]]] = (-1, {})
 
     def sides(self, state: ClusterState) -> dict[tuple[str, str], tuple[Resources, Resources]]:
@@ -53,7 +53,7 @@ class Entitlement:
         if self._sides[0] != state.head:
             found: dict[tuple[str, str], tuple[Resources, Resources]] = {}
             for app in state.waiting.values():
-                held = _staying(app)
+                held = staying_of(app)
                 if app.holds and app.driver_runs:
                     held += sum([state.holds[target].amounts for target in app.holds], NOTHING)
                 due = app.need.executor * self.units(app)
@@ -99,7 +99,7 @@ def entitlement(state: ClusterState) -> Entitlement:
     if found is not None:
         changes.forget()
         return found
-    kept = still_holding(state) or filling(state)[0]
+    kept = still_holding(state) or gone_on(state) or filling(state)[0]
     changes.keep(kept)
     return kept
 
@@ -133,9 +133,9 @@ def _holds_for(state: ClusterState, kept: Entitlement, name: str) -> bool:
 
 def _others_enter(state: ClusterState, kept: Entitlement, app: App) -> bool:
     """Whether other pending apps of its company are handed something: since it was selected, they lose ties (H3)."""
-    for leaf in kept.leaves.values():
-        if leaf.rank[0] > 0 and (leaf.units or leaf.driven) and leaf.app != app.id:
-            other = state.apps.get(leaf.app)
+    for name in kept.entering:
+        if name != app.id:
+            other = state.apps.get(name)
             if other is None or other.spec.company == app.spec.company:
                 return True
     return False
@@ -188,7 +188,7 @@ def _unhindered(state: ClusterState) -> Entitlement | None:
     found = Entitlement(whole=True)
     for name, queue in state.queue.companies.items():
         for user in queue.asking.values():
-            for leaf in _pending(state.fleet, queue, user, (0, 0), [], last={}):
+            for leaf in pending(state.fleet, queue, user, (0, 0), [], last={}):
                 asked.add(name, leaf.size, leaf.most, leaf.driver)
                 if asked.left < 0:
                     return None
@@ -256,7 +256,9 @@ def filling(state: ClusterState) -> tuple[Entitlement, list[Handed]]:
     for name, company in state.companies.items():
         queue = state.queue.companies[name]
         spec = company.spec
-        found.companies[name] = CompanyNode(name, quota=queue.tenant.quota, capped=not spec.may_borrow)
+        found.companies[name] = CompanyNode(
+            name, quota=queue.tenant.quota, capped=not spec.may_borrow, selected=company.last_selected
+        )
         _add_users(state.fleet, found, admitted.get(name, []), company, queue)
     for driver in state.drivers.values():
         _count_driver(state, found, driver)
@@ -268,24 +270,27 @@ def filling(state: ClusterState) -> tuple[Entitlement, list[Handed]]:
             tally(rooms, worker.beside_drivers, 1)
     run = Filling(rooms, found.companies.values(), state.fleet.total)
     run.run(_first(state, found, begun))
-    found.dropped, found.offered = run.dropped, rooms
-    for node in found.companies.values():
-        for user in node.users:
-            _note_result(found, user)
+    found.offered = rooms
+    _note_results(found, run)
     return found, run.handed
 
 
-def _note_result(found: Entitlement, user: UserNode) -> None:
-    """What the user's apps were handed, and which pending ones enter by that."""
-    waits = False
-    for leaf in user.leaves:
-        found.leaves[leaf.app] = leaf
-        if leaf.rank[0] and (leaf.units or leaf.driven):
-            found.entering.append(leaf.app)
-            if waits:
-                found.overtaking[leaf.app] = None
-        elif leaf.rank[0]:
-            waits = True
+def _note_results(found: Entitlement, run: Filling) -> None:
+    """Which apps were looked at, and which pending ones enter by what they were handed."""
+    found.run, found.dropped = run, run.dropped
+    for node in run.companies:
+        for user in node.users:
+            waits = False
+            for leaf in user.leaves[user.noted :]:
+                found.leaves[leaf.app] = leaf
+            user.noted = len(user.leaves)
+            for leaf in user.leaves[len(user.admitted) :]:
+                if leaf.units or leaf.driven:
+                    found.entering.append(leaf.app)
+                    if waits:
+                        found.overtaking[leaf.app] = None
+                else:
+                    waits = True
 
 
 def _first(state: ClusterState, found: Entitlement, begun: list[App]) -> list[First]:
@@ -309,134 +314,44 @@ def _count_driver(state: ClusterState, found: Entitlement, driver: Allocation) -
     for user in node.users:
         if user.name == spec.user:
             user.used += driver.resources
+            user.begin += driver.resources
 
 
 def _add_users(fleet: Fleet, found: Entitlement, known: list[App], company: Company, queue: CompanyQueue) -> None:
     """The users with the demands of the apps that are `known`, admitted ones and those with slots, and of others."""
     node = found.companies[queue.tenant.company]
     entered: dict[str, list[Leaf]] = {}
-    pending: dict[str, list[App]] = {}
+    besides: dict[str, list[App]] = {}
     for app in known:
         if not app.admitted:
-            pending.setdefault(app.spec.user, []).append(app)
+            besides.setdefault(app.spec.user, []).append(app)
         elif (leaf := admitted_leaf(fleet, app)) is not None:
             entered.setdefault(app.spec.user, []).append(leaf)
     asking = queue.asking
     for name in dict.fromkeys([*entered, *asking]):
         later: Iterator[Leaf] = iter(())
-        leaves = entered.get(name, [])
+        leaves = entered.get(name, []).copy()
         if name in asking:
             selected = company.last_selected, company.users[name].last_selected if name in company.users else 0
-            ahead = [app for app in pending.get(name, []) if app.ready and app.need.hostable]
-            own = [leaf_of(fleet, app, (1, *selected, app.ready_position)) for app in ahead]
-            leaves += [leaf for leaf in own if leaf is not None]
+            ahead = [app for app in besides.get(name, []) if app.ready and app.need.hostable]
+            slotted = [leaf_of(fleet, app, (1, *selected, app.ready_position)) for app in ahead]
+            leaves += [leaf for leaf in slotted if leaf is not None]
             last = found.turned_away[queue.tenant.company, name] = {}
-            later = _pending(fleet, queue, asking[name], selected, ahead, last=last)
-        node.users.append(UserNode(name, leaves=leaves, later=later))
+            later = pending(fleet, queue, asking[name], selected, ahead, last=last)
+        own = entered.get(name, []).copy()
+        rigid = all(leaf.least == leaf.most for leaf in leaves)
+        node.users.append(UserNode(name, leaves=leaves, later=later, admitted=own, rigid=rigid))
 
 
-def _pending(
-    fleet: Fleet,
-    queue: CompanyQueue,
-    user: UserQueue,
-    selected: tuple[int, int],
-    besides: list[App],
-    *,
-    last: dict[Need, Leaf],
-) -> Iterator[Leaf]:
-    """The pending apps that may enter, in the order of F; of one size none after one that found no room.
-
-    Not those `besides`, which have slots and count already. `last` gets the last one of each need.
-    """
-    limit, name = queue.limit, user.contender.user
-    asked, apps = sum([app.requested for app in besides], NOTHING), len(besides)
-
-    def shut(ask: Ask) -> bool:
-        before = last.get(ask.need)
-        return not ask.need.hostable or (before is not None and before.cause != "")
-
-    for app in user.in_order(shut):
-        if app in besides:
-            continue
-        if limit.limited and limit.broken(name, asked + app.requested, apps + 1) is not None:
-            continue
-        leaf = leaf_of(fleet, app, (1, *selected, app.ready_position))
-        if leaf is not None:
-            asked, apps = asked + app.requested, apps + 1
-            last[app.need] = leaf
-            yield leaf
-
-
-def wanted_units(app: App) -> int:
-    """How many of its smallest executors the app can use in all, those that it holds included (semantics H2).
-
-    What it was granted may be smaller or larger than those that it gets next, where settings have changed since (A7).
-    Whether somebody was told to leave does not matter: else the filling would change with what is done for it.
-    """
-    need = app.need
-    each = need.executor
-    if not each.cores:
-        return 0
-    most = app.requested - (app.spec.driver or NOTHING)
-    number = max(0, most.cores - app.done_cores) // each.cores
-    if not need.growing:
-        there = app.granted if app.driver is None else app.granted - app.driver.resources
-        units, left = there.cores // each.cores, most - there
-        if each.memory_mb:
-            number = min(number, units + left.memory_mb // each.memory_mb)
-        for kind, amount in each.others:
-            number = min(number, units + left.amount(kind) // amount)
-        if app.executor_limit is not None:
-            number = min(number, app.executor_limit)
-    return max(0, number)
-
-
-def held_units(app: App) -> int:
-    """How many of its smallest executors those make that it holds and that were not told to leave."""
-    each = app.need.executor.cores
-    if not each:
-        return sum(one.status != "stopping" for one in app.executors.values())
-    return _staying(app).cores // each
-
-
-def _staying(app: App) -> Resources:
-    """What the executors of the app hold that were not told to leave."""
-    if not app.executors:
-        return NOTHING
-    driver = app.driver
-    held = app.granted - app.leaving
-    return held if driver is None or driver.status == "stopping" else held - driver.resources
-
-
-def units_of(app: App, executor: Allocation) -> int:
-    """How many of the app's smallest executors one of its executors makes, at least one."""
-    each = app.need.executor.cores
-    return max(1, executor.resources.cores // each) if each else 1
-
-
-def admitted_leaf(fleet: Fleet, app: App) -> Leaf | None:
-    """The demand of an app in waitingApps; None if it wants nothing."""
-    if app.over or not app.need.hostable:
+def gone_on(state: ClusterState) -> Entitlement | None:
+    """The filling, gone on from where the last one is the same; None if it begins anew."""
+    kept: Entitlement | None = state.filling.kept
+    if kept is None or kept.run is None:
         return None
-    return leaf_of(fleet, app, (0, app.admitted))
-
-
-def leaf_of(fleet: Fleet, app: App, rank: tuple[int, ...]) -> Leaf | None:
-    """The demand of an app that goes by `rank` where shares are equal; None if it wants nothing."""
-    most, driver = wanted_units(app), app.unplaced_driver
-    if not most and driver is NOTHING:
+    run = GoingOn(state, kept.run, Looked(kept.leaves, kept.turned_away)).run()
+    if run is None:
         return None
-    elastic = app.spec.elastic
-    least = most if elastic is None else min(most, elastic.least)
-    each = app.need.executor
-    size = Resources(each.cores, 0, each.others) if app.need.growing else each
-    alone = driver is not NOTHING and not _stand_together(fleet, driver, each)
-    return Leaf(app.id, size, most, least, driver=driver, alone=alone, held=held_units(app), rank=rank)
-
-
-def _stand_together(fleet: Fleet, driver: Resources, size: Resources) -> bool:
-    """Whether the live workers could host a driver and an executor at once, if they were empty."""
-    if fleet.could_host(driver + size):
-        return True
-    several = fleet.hosts(driver) + fleet.hosts(size) > 2
-    return several or not fleet.could_host(driver.combined(size, max))
+    found = Entitlement(companies=kept.companies, offered=kept.offered, leaves=kept.leaves)
+    found.turned_away = kept.turned_away
+    _note_results(found, run)
+    return found

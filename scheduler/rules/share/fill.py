@@ -10,7 +10,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
-from typing import Literal
+from typing import Any, Literal
 
 from scheduler.model.quota import Quota
 from scheduler.model.resources import NOTHING, Resources
@@ -91,6 +91,22 @@ class UserNode(Node):
     leaves: list[Leaf] = field(default_factory=list)
     later: Iterator[Leaf] = field(default_factory=lambda: iter(()))
     """Pending apps, asked for one at a time: most of them are never looked at."""
+    begin: Resources = NOTHING
+    """What its drivers that stand hold."""
+    admitted: list[Leaf] = field(default_factory=list)
+    """The demands of its admitted apps."""
+    changed: int = 0
+    """The number of the filling for which its admitted apps were looked at last."""
+    noted: int = 0
+    """How many of its apps the entitlement names."""
+    number: int = 0
+    """How many units it was handed."""
+    runs: list[list[Any]] = field(default_factory=list)
+    """The sizes of these, each with how many there are in a row."""
+    marred: bool = False
+    """Whether a demand of it dropped out or a driver was handed out: then the sizes do not tell how it stands."""
+    rigid: bool = True
+    """Whether all that its apps want they want at least: then its place tells how each stands."""
     _least: int = 0
     _rest: int = 0
 
@@ -106,11 +122,119 @@ class UserNode(Node):
             if more is None:
                 break
             leaves.append(more)
+            self.rigid = self.rigid and more.least == more.most
+        if self.rigid:
+            return None
         while self._rest < len(leaves):
             if leaves[self._rest].wants(beyond=True):
                 return leaves[self._rest]
             self._rest += 1
         return None
+
+    def note(self, size: Resources) -> None:
+        """Count a unit of that size."""
+        self.number += 1
+        runs = self.runs
+        if runs and (runs[-1][0] is size or runs[-1][0] == size):
+            runs[-1][1] += 1
+        else:
+            runs.append([size, 1])
+
+    def size_at(self, number: int) -> Resources | None:
+        """The size of the unit after the first so many that it was handed."""
+        for size, there in self.runs:
+            if number < there:
+                found: Resources = size
+                return found
+            number -= there
+        return None
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """The app whose least number of executors is not handed out, by its place, and how many it has of them."""
+        least = self._least
+        return least, self.leaves[least].units if least < len(self.leaves) else 0
+
+    def go_back(self, number: int, used: Resources, looked: int, place: tuple[int, int], later: Iterator[Leaf]) -> None:
+        """Stand as it did after so many units, none of its apps having dropped out; it is `rigid`."""
+        least, units = place
+        del self.leaves[looked:]
+        for leaf in self.leaves[least:]:
+            leaf.units, leaf.driven, leaf.cause = 0, False, ""
+        if least < looked:
+            self.leaves[least].units = units
+        self._cut(number)
+        self.later, self.used, self.marred = later, used, False
+        self._least, self._rest = least, 0
+
+    def before(self, place: tuple[int, int]) -> tuple[int, int]:
+        """Its place before it had its last unit; it is `rigid`."""
+        least, units = place
+        while not units:
+            least -= 1
+            units = self.leaves[least].least
+        return least, units - 1
+
+    def _cut(self, number: int) -> None:
+        """Only the first so many units are handed out."""
+        beyond, runs = self.number - number, self.runs
+        while beyond > 0:
+            taken = min(beyond, runs[-1][1])
+            runs[-1][1] -= taken
+            beyond -= taken
+            if not runs[-1][1]:
+                runs.pop()
+        self.number = number
+
+    def begin_again(self, later: Iterator[Leaf]) -> None:
+        """Nothing is handed out yet, and no pending app was looked at."""
+        self.leaves = self.admitted.copy()
+        self.rigid = True
+        for leaf in self.leaves:
+            leaf.units, leaf.driven, leaf.cause = 0, False, ""
+            self.rigid = self.rigid and leaf.least == leaf.most
+        self.later, self.used, self.number, self.runs, self.marred = later, self.begin, 0, [], False
+        self._least = self._rest = 0
+
+    def stand_again(
+        self, number: int, used: Resources, stood: list[tuple[str, int, bool, Cause]], later: Iterator[Leaf]
+    ) -> bool:
+        """Let each of its apps stand as it did there; whether they are looked at in the same order."""
+        self._cut(number)
+        runs = self.runs
+        self.begin_again(later)
+        self.runs, self.number, self.used, self.marred = runs, number, used, True
+        for place, (app, units, driven, cause) in enumerate(stood):
+            if place == len(self.leaves):
+                more = next(self.later, None)
+                if more is None:
+                    return False
+                self.leaves.append(more)
+                self.rigid = self.rigid and more.least == more.most
+            leaf = self.leaves[place]
+            if leaf.app != app:
+                return False
+            leaf.units, leaf.driven, leaf.cause = units, driven, cause
+        return True
+
+    def hand_again(self, runs: list[list[Any]], number: int) -> int:
+        """Hand it the first so many units of these sizes; how many it was, which ends where its next one is another."""
+        left = number
+        for size, there in runs:
+            in_a_row = min(there, left)
+            taken = 0
+            while taken < in_a_row and (leaf := self.next()) is not None and not leaf.starts and leaf.size == size:
+                units = min(in_a_row - taken, (leaf.least if leaf.units < leaf.least else leaf.most) - leaf.units)
+                leaf.units += units
+                taken += units
+            if taken:
+                self.runs.append([size, taken])
+                self.used += size * taken
+                left -= taken
+            if taken < in_a_row or not left:
+                break
+        self.number = number - left
+        return self.number
 
 
 @dataclass(slots=True, eq=False)
@@ -122,6 +246,12 @@ class CompanyNode(Node):
     drivers: Resources = NOTHING
     """What its drivers hold, or are handed."""
     users: list[UserNode] = field(default_factory=list)
+    selected: int = 0
+    """When it was selected last, by log position, as the ranks of its pending apps have it."""
+    changed: int = 0
+    """The number of the filling for which the ties among its users were looked at last."""
+    last: tuple[int, Resources] = (-1, NOTHING)
+    """The level and the unit of the user that was handed something last."""
 
 
 Key = tuple[int, Resources, bool, tuple[int, ...]]
@@ -203,6 +333,33 @@ def _spare(room: Resources, size: Resources) -> int:
     return sum(size.amount(kind) == 0 for kind, _ in room.others)
 
 
+EVERY = 64
+"""After so many units, and as many again for each 128 users, it is marked how far a filling is."""
+MOST_MARKS = 48
+DENSE = 12
+"""So many of the last marks stay, and of those before one of two as often as there are too many."""
+
+Stood = tuple[int, Resources, Resources | None, int, tuple[int, int], list[tuple[str, int, bool, Cause]] | None]
+"""Of a user: units, what it has, its next unit, the apps looked at, its place; how each app stood if it is marred."""
+
+
+@dataclass(slots=True, eq=False)
+class Mark:
+    """How far a filling was when all of lower shares was handed out, and nothing of higher ones."""
+
+    filling: int
+    """The number of the filling that made it."""
+    rooms: dict[Resources, int]
+    full: set[Resources]
+    starts: set[Resources]
+    """What units were in all that had a driver in them."""
+    handed: int
+    dropped: int
+    companies: list[tuple[Resources, Resources, tuple[int, Resources]]]
+    """Of each company: what it was handed, what its drivers hold, and whose turn it was last."""
+    users: list[list[Stood]]
+
+
 Handed = tuple[str, tuple[Resources, ...]]
 """App, and what the unit that it was handed is made of."""
 
@@ -217,14 +374,24 @@ class Filling:
     def __init__(self, rooms: Mapping[Resources, int], companies: Iterable[CompanyNode], total: Resources) -> None:
         self.rooms = Rooms(rooms)
         self.companies = list(companies)
+        self.total = total
+        self.number = 0
+        """How many before it went on one from the other."""
         self._of_users = Quota(total)
         self._unnamed = Quota(total, max(1, len(self.companies)))
         self.handed: list[Handed] = []
-        """What was handed out, in the order of the filling."""
+        """What was handed out, in the order of the filling; the apps are those of the filling that was gone on with."""
         self.dropped: list[Leaf] = []
         """The demands that dropped out, in that order."""
+        self.marks: list[Mark] = []
+        """How far it was at times, so that the next filling can go on from there."""
         self._full: set[Resources] = set()
         """Sizes that fit no room any more: rooms only become less."""
+        self._starts: set[Resources] = set()
+        self._plain = True
+        """Whether shares only rose: no unit had further kinds, or no memory, and nobody was handed anything first."""
+        self._last_mark = 0
+        self._every = EVERY * max(1, sum([len(company.users) for company in self.companies]) // 128)
 
     def run(self, first: Iterable[First] = ()) -> None:
         """Repeat: the company with the least share, in it the user with the least, its next unit (semantics H2).
@@ -232,8 +399,35 @@ class Filling:
         Before everybody come those `first` who have slots (semantics H10).
         """
         for whose, of, demand, units in first:
+            self._plain = False
             while not demand.cause and (demand.starts or demand.units < min(units, demand.most)):
                 self._hand(whose, of, demand)
+        queue, waiting, following = self._turns()
+        level = -1
+        while queue:
+            key, number = queue[0]
+            if key[0] != level:
+                if self._plain and len(self.handed) >= self._last_mark + self._every and key[0] < NOWHERE:
+                    self._mark(following)
+                level = key[0]
+            company, users, leaves = self.companies[number], waiting[number], following[number]
+            turn, place = users[0]
+            user, leaf = company.users[place], leaves[place]
+            if leaf is not None:
+                company.last = turn[0], turn[1]
+                self._hand(company, user, leaf)
+                leaf = leaves[place] = user.next()
+            if leaf is not None:
+                heapreplace(users, (self._user_key(user, leaf), place))
+            else:
+                heappop(users)
+            if users:
+                heapreplace(queue, (self._company_key(company, users[0][0]), number))
+            else:
+                heappop(queue)
+
+    def _turns(self) -> tuple[list[tuple[Key, int]], list[list[tuple[Key, int]]], list[list[Leaf | None]]]:
+        """Whose turn it is: of companies, of the users of each, and the next demand of each user."""
         queue: list[tuple[Key, int]] = []
         waiting: list[list[tuple[Key, int]]] = []
         following: list[list[Leaf | None]] = []
@@ -250,22 +444,75 @@ class Filling:
             if users:
                 queue.append((self._company_key(company, users[0][0]), number))
         heapify(queue)
-        while queue:
-            number = queue[0][1]
-            company, users, leaves = self.companies[number], waiting[number], following[number]
-            place = users[0][1]
-            user, leaf = company.users[place], leaves[place]
+        return queue, waiting, following
+
+    def _mark(self, following: list[list[Leaf | None]]) -> None:
+        """Note how far it is: the company with the least share has a larger one than all that was handed out before."""
+        users: list[list[Stood]] = []
+        for company, leaves in zip(self.companies, following, strict=True):
+            theirs: list[Stood] = []
+            for user, leaf in zip(company.users, leaves, strict=True):
+                each = None
+                if user.marred:
+                    each = [(one.app, one.units, one.driven, one.cause) for one in user.leaves]
+                after = None if leaf is None else leaf.amounts
+                theirs.append((user.number, user.used, after, len(user.leaves), user.place, each))
+            users.append(theirs)
+        self.marks.append(
+            Mark(
+                filling=self.number,
+                rooms=self.rooms.number.copy(),
+                full=self._full.copy(),
+                starts=self._starts.copy(),
+                handed=len(self.handed),
+                dropped=len(self.dropped),
+                companies=[(company.used, company.drivers, company.last) for company in self.companies],
+                users=users,
+            )
+        )
+        self._last_mark = len(self.handed)
+        if len(self.marks) > MOST_MARKS:
+            del self.marks[: MOST_MARKS - DENSE : 2]
+
+    def go_on_from(self, mark: Mark, before: Filling, settled: list[int]) -> None:
+        """Be as far as the filling before was there; its companies and users are as far already.
+
+        Among users of those `settled` others may have the last units now than at the marks within the same shares.
+        """
+        self._full, self._starts = mark.full.copy(), mark.starts.copy()
+        self.handed, self.dropped = before.handed, before.dropped
+        del self.handed[mark.handed :], self.dropped[mark.dropped :]
+        marks = self.marks = before.marks[: before.marks.index(mark)]
+        while marks and any(marks[-1].companies[each][2] == mark.companies[each][2] for each in settled):
+            marks.pop()
+        self._last_mark, self.number = mark.handed - self._every, before.number + 1
+
+    def was_tied(self, company: CompanyNode, size: Resources, used: Resources) -> bool:
+        """Whether a unit of that size, the last one of what a user has, was one of those of equal shares (H3)."""
+        level, amounts = company.last
+        return size == amounts and level_of(self._of_users, self._of_users, used - size, ()) == level
+
+    def settle_ties(self, company: CompanyNode, number: int) -> bool:
+        """Hand out the last units of equal shares, so many, to whoever comes first by now (H3); False if it cannot."""
+        tied = []
+        for user in company.users:
+            leaf = user.next()
             if leaf is not None:
-                self._hand(company, user, leaf)
-                leaf = leaves[place] = user.next()
-            if leaf is not None:
-                heapreplace(users, (self._user_key(user, leaf), place))
-            else:
-                heappop(users)
-            if users:
-                heapreplace(queue, (self._company_key(company, users[0][0]), number))
-            else:
-                heappop(queue)
+                key = self._user_key(user, leaf)
+                if key[0] < company.last[0]:
+                    return False
+                if (key[0], key[1]) == company.last:
+                    tied.append((key, user, leaf))
+        tied.sort(key=_by_key)
+        if len(tied) < number:
+            return False
+        for _, user, leaf in tied[:number]:
+            if leaf.starts:
+                return False
+            leaf.units += 1
+            user.used += leaf.size
+            user.note(leaf.size)
+        return True
 
     def _hand(self, company: CompanyNode, user: UserNode, leaf: Leaf) -> None:
         size = leaf.size
@@ -283,12 +530,20 @@ class Filling:
             user.used += size
             company.used += size
             leaf.units += 1
+            user.note(size)
+            if size.others or not size.memory_mb:
+                self._plain = False
         if leaf.cause:
+            user.marred = True
             self.dropped.append(leaf)
 
     def _hand_first(self, company: CompanyNode, user: UserNode, leaf: Leaf) -> None:
         """A unit that has a driver in it."""
         unit, amounts = leaf.unit, leaf.amounts
+        user.marred = True
+        self._starts.add(amounts)
+        if amounts.others or not amounts.memory_mb:
+            self._plain = False
         if not self._full.isdisjoint(unit):
             leaf.cause = "room"
         elif company.capped and not company.quota.covers(company.used, amounts):
@@ -317,6 +572,10 @@ class Filling:
         """Whose turn it is among companies, `first` being that of its user who comes first."""
         _, amounts, free, rank = first
         return level_of(company.quota, self._unnamed, company.used, amounts.others), amounts, free, rank
+
+
+def _by_key(tied: tuple[Key, UserNode, Leaf]) -> Key:
+    return tied[0]
 
 
 def may_start(quota: Quota, drivers: Resources, driver: Resources) -> bool:

@@ -8,7 +8,8 @@ from heapq import heapify, heappop, heapreplace
 from typing import TYPE_CHECKING, NamedTuple
 
 from scheduler.model.resources import NOTHING, Resources
-from scheduler.rules.share.entitlement import filling, units_of
+from scheduler.rules.share.demands import units_of
+from scheduler.rules.share.entitlement import filling
 from scheduler.rules.share.fill import Handed, Rooms
 
 if TYPE_CHECKING:

@@ -21,7 +21,8 @@ from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.failures import has_room_now, kept_from
 from scheduler.rules.kinds import with_addresses
 from scheduler.rules.placement.executors import allocation
-from scheduler.rules.share.entitlement import Entitlement, held_units, units_of
+from scheduler.rules.share.demands import held_units, units_of
+from scheduler.rules.share.entitlement import Entitlement
 from scheduler.rules.stage.room import (
     CheapestFirst,
     Room,

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from scheduler.model.events import Computed
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.failures import kept_from
-from scheduler.rules.share.entitlement import Entitlement, held_units, units_of
+from scheduler.rules.share.demands import held_units, units_of
+from scheduler.rules.share.entitlement import Entitlement
 from scheduler.rules.share.plan import Plan, lingering, plan, size_of
 
 if TYPE_CHECKING:

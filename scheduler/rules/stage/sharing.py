@@ -19,7 +19,8 @@ from scheduler.rules.demand import grown
 from scheduler.rules.failures import has_room_now, left_out
 from scheduler.rules.kinds import with_addresses
 from scheduler.rules.placement.executors import PLACEMENTS
-from scheduler.rules.share.entitlement import Entitlement, drivers_of, entitlement, held_units, wanted_units
+from scheduler.rules.share.demands import held_units, wanted_units
+from scheduler.rules.share.entitlement import Entitlement, drivers_of, entitlement
 from scheduler.rules.share.fill import level_of, may_start
 from scheduler.rules.stage.needs import ended_by_grant, needs, void
 from scheduler.rules.stage.room import passes_cap

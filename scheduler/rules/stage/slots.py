@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from scheduler.model.events import Event, SlotAwaited, SlotBegan, SlotEnded
 from scheduler.model.quota import Quota
 from scheduler.model.resources import NOTHING, Resources
-from scheduler.rules.share.entitlement import Entitlement, drivers_of, leaf_of, wanted_units
+from scheduler.rules.share.demands import leaf_of, wanted_units
+from scheduler.rules.share.entitlement import Entitlement, drivers_of
 from scheduler.rules.share.fill import CompanyNode, Leaf, Rooms, UserNode, may_start
 from scheduler.rules.stage.room import most_targets
 from scheduler.rules.validate import MAX_MOMENT

@@ -32,7 +32,8 @@ from scheduler.model.events import (
     TargetSet,
 )
 from scheduler.model.resources import Resources
-from scheduler.rules.share.entitlement import entitlement, held_units
+from scheduler.rules.share.demands import held_units
+from scheduler.rules.share.entitlement import entitlement
 from tests.property.given import Cluster, worker
 
 PATIENCE_S = 300

@@ -1,0 +1,125 @@
+"""What each app can use: its demand in whole executors, from the facts of a state (semantics H2).
+
+What takes no part: apps that are not ready or on hold, that a limit keeps out, that want nothing, or that no live
+worker could host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from scheduler.model.resources import NOTHING, Resources
+from scheduler.rules.share.fill import Leaf
+
+if TYPE_CHECKING:
+    from scheduler.rules.admission.queue import Ask, CompanyQueue, UserQueue
+    from scheduler.rules.entities import Allocation, App, Need
+    from scheduler.rules.fleet import Fleet
+
+
+def pending(
+    fleet: Fleet,
+    queue: CompanyQueue,
+    user: UserQueue,
+    selected: tuple[int, int],
+    besides: list[App],
+    *,
+    last: dict[Need, Leaf],
+) -> Iterator[Leaf]:
+    """The pending apps that may enter, in the order of F; of one size none after one that found no room.
+
+    Not those `besides`, which have slots and count already. `last` gets the last one of each need.
+    """
+    limit, name = queue.limit, user.contender.user
+    asked, apps = sum([app.requested for app in besides], NOTHING), len(besides)
+
+    def shut(ask: Ask) -> bool:
+        before = last.get(ask.need)
+        return not ask.need.hostable or (before is not None and before.cause != "")
+
+    for app in user.in_order(shut):
+        if app in besides:
+            continue
+        if limit.limited and limit.broken(name, asked + app.requested, apps + 1) is not None:
+            continue
+        leaf = leaf_of(fleet, app, (1, *selected, app.ready_position))
+        if leaf is not None:
+            asked, apps = asked + app.requested, apps + 1
+            last[app.need] = leaf
+            yield leaf
+
+
+def wanted_units(app: App) -> int:
+    """How many of its smallest executors the app can use in all, those that it holds included (semantics H2).
+
+    What it was granted may be smaller or larger than those that it gets next, where settings have changed since (A7).
+    Whether somebody was told to leave does not matter: else the filling would change with what is done for it.
+    """
+    need = app.need
+    each = need.executor
+    if not each.cores:
+        return 0
+    most = app.requested - (app.spec.driver or NOTHING)
+    number = max(0, most.cores - app.done_cores) // each.cores
+    if not need.growing:
+        there = app.granted if app.driver is None else app.granted - app.driver.resources
+        units, left = there.cores // each.cores, most - there
+        if each.memory_mb:
+            number = min(number, units + left.memory_mb // each.memory_mb)
+        for kind, amount in each.others:
+            number = min(number, units + left.amount(kind) // amount)
+        if app.executor_limit is not None:
+            number = min(number, app.executor_limit)
+    return max(0, number)
+
+
+def held_units(app: App) -> int:
+    """How many of its smallest executors those make that it holds and that were not told to leave."""
+    each = app.need.executor.cores
+    if not each:
+        return sum(one.status != "stopping" for one in app.executors.values())
+    return staying_of(app).cores // each
+
+
+def staying_of(app: App) -> Resources:
+    """What the executors of the app hold that were not told to leave."""
+    if not app.executors:
+        return NOTHING
+    driver = app.driver
+    held = app.granted - app.leaving
+    return held if driver is None or driver.status == "stopping" else held - driver.resources
+
+
+def units_of(app: App, executor: Allocation) -> int:
+    """How many of the app's smallest executors one of its executors makes, at least one."""
+    each = app.need.executor.cores
+    return max(1, executor.resources.cores // each) if each else 1
+
+
+def admitted_leaf(fleet: Fleet, app: App) -> Leaf | None:
+    """The demand of an app in waitingApps; None if it wants nothing."""
+    if app.over or not app.need.hostable:
+        return None
+    return leaf_of(fleet, app, (0, app.admitted))
+
+
+def leaf_of(fleet: Fleet, app: App, rank: tuple[int, ...]) -> Leaf | None:
+    """The demand of an app that goes by `rank` where shares are equal; None if it wants nothing."""
+    most, driver = wanted_units(app), app.unplaced_driver
+    if not most and driver is NOTHING:
+        return None
+    elastic = app.spec.elastic
+    least = most if elastic is None else min(most, elastic.least)
+    each = app.need.executor
+    size = Resources(each.cores, 0, each.others) if app.need.growing else each
+    alone = driver is not NOTHING and not _stand_together(fleet, driver, each)
+    return Leaf(app.id, size, most, least, driver=driver, alone=alone, held=held_units(app), rank=rank)
+
+
+def _stand_together(fleet: Fleet, driver: Resources, size: Resources) -> bool:
+    """Whether the live workers could host a driver and an executor at once, if they were empty."""
+    if fleet.could_host(driver + size):
+        return True
+    several = fleet.hosts(driver) + fleet.hosts(size) > 2
+    return several or not fleet.could_host(driver.combined(size, max))

@@ -1,0 +1,242 @@
+"""How a filling goes on from a mark of the last one, up to which both are the same (semantics H2).
+
+A filling is units of some sizes in an order, and of whom they are matters to what follows only where shares are equal.
+So one app of a user in the place of another, of as large executors, changes nothing but the last ties.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from scheduler.model.resources import NOTHING, Resources
+from scheduler.rules.share.demands import admitted_leaf, pending
+from scheduler.rules.share.fill import CompanyNode, Filling, Leaf, Mark, Stood, UserNode
+
+if TYPE_CHECKING:
+    from scheduler.rules.entities import App, Need
+    from scheduler.rules.state import ClusterState
+
+Changed = dict[str, dict[str, list["App"] | None]]
+"""Company -> user -> which apps of it changed; None if only its pending apps rank otherwise."""
+NOT_THERE: Stood = (0, NOTHING, None, 0, (0, 0), None)
+"""How a user stood that was not there."""
+
+
+class Looked(NamedTuple):
+    """The apps that a filling looked at."""
+
+    leaves: dict[str, Leaf]
+    """App -> its demand."""
+    turned_away: dict[tuple[str, str], dict[Need, Leaf]]
+    """(company, user) -> for what its pending apps need, the last one."""
+
+
+class GoingOn:
+    """The next filling after the one `before`, which with all that it `looked` at becomes this one."""
+
+    def __init__(self, state: ClusterState, before: Filling, looked: Looked) -> None:
+        self._state, self._before, self._looked = state, before, looked
+        self._number = before.number + 1
+
+    def run(self) -> Filling | None:
+        """The filling; None if it must begin anew, and then the last one is of no use any more."""
+        before = self._before
+        if not before.marks or any(slot.began for slot in self._state.slots.values()):
+            return None
+        changed = self._changed()
+        mark = None if changed is None else self._last_same(changed)
+        if mark is None or changed is None:
+            return None
+        run = Filling(mark.rooms, before.companies, before.total)
+        settled: list[int] = []
+        for number, node in enumerate(before.companies):
+            node.used, node.drivers, node.last = mark.companies[number]
+            if node.name in changed:
+                node.changed = self._number
+            tied = self._as_far(run, node, mark, mark.users[number])
+            if tied is None or (tied and not run.settle_ties(node, tied)):
+                return None
+            if tied:
+                settled.append(number)
+        run.go_on_from(mark, before, settled)
+        run.run()
+        return run
+
+    def _changed(self) -> Changed | None:
+        """Whose demands changed since the last filling; None if that cannot be told."""
+        state = self._state
+        changed: Changed = {}
+        for name in state.filling.since:
+            app = state.apps.get(name)
+            if app is not None:
+                theirs = changed.setdefault(app.spec.company, {})
+                theirs[app.spec.user] = [*(theirs.get(app.spec.user) or ()), app]
+            elif name in self._looked.leaves:
+                return None
+        for node in self._before.companies:
+            name = node.name
+            queue, selected = state.queue.companies[name], state.companies[name].last_selected
+            limited = name in changed and queue.limit.limited
+            if limited or selected != node.selected:
+                theirs = changed.setdefault(name, {})
+                for user in (*[each.name for each in node.users], *queue.asking):
+                    theirs.setdefault(user, [] if limited else None)
+            node.selected = selected
+        return changed
+
+    def _last_same(self, changed: Changed) -> Mark | None:
+        """The last mark up to which the filling is the same; those who changed have their demands of now."""
+        marks = self._before.marks.copy()
+        for number, node in enumerate(self._before.companies):
+            places = {user.name: place for place, user in enumerate(node.users)} if node.name in changed else {}
+            for name, apps in changed.get(node.name, {}).items():
+                if name not in places:
+                    places[name] = len(node.users)
+                    node.users.append(self._new_user(node, name))
+                user = node.users[places[name]]
+                after = (user.number, None) if apps is None else self._looked_at_again(node, user, apps)
+                while marks and not (
+                    _is_free_of_ties(marks[-1], number, places[name], user)
+                    and _is_same(marks[-1].users[number], places[name], user, after, known=apps is None)
+                ):
+                    marks.pop()
+                if not marks:
+                    return None
+        return marks[-1] if marks else None
+
+    def _looked_at_again(self, node: CompanyNode, user: UserNode, apps: list[App]) -> tuple[int, Resources | None]:
+        """With the user's demands of now: how many of the units that it was handed are the same, and the next one."""
+        user.changed = self._number
+        user.admitted = self._admitted_now(user, apps)
+        units, sizes = user.number, user.runs
+        self._forget(user, 0)
+        user.begin_again(self._pending_of(node, user))
+        same = user.hand_again(sizes, units)
+        leaf = user.next()
+        return same, None if leaf is None else leaf.amounts
+
+    def _new_user(self, node: CompanyNode, name: str) -> UserNode:
+        """A user of which no app was looked at before."""
+        state, user = self._state, UserNode(name)
+        for driver in state.drivers.values():
+            spec = state.apps[driver.app].spec
+            if (spec.company, spec.user) == (node.name, name):
+                user.begin += driver.resources
+        return user
+
+    def _admitted_now(self, user: UserNode, changed: list[App]) -> list[Leaf]:
+        """The demands of the user's admitted apps, of which those have changed."""
+        state, names = self._state, {app.id for app in changed}
+        leaves = [leaf for leaf in user.admitted if leaf.app not in names]
+        for app in changed:
+            leaf = admitted_leaf(state.fleet, app) if app.id in state.waiting else None
+            if leaf is not None:
+                leaves.append(leaf)
+        leaves.sort(key=_by_rank)
+        return leaves
+
+    def _pending_of(self, node: CompanyNode, user: UserNode) -> Iterator[Leaf]:
+        """The user's pending apps, none of them looked at yet."""
+        company, queue = self._state.companies[node.name], self._state.queue.companies[node.name]
+        asking = queue.asking.get(user.name)
+        if asking is None:
+            self._looked.turned_away.pop((node.name, user.name), None)
+            return iter(())
+        last = self._looked.turned_away[node.name, user.name] = {}
+        known = company.users.get(user.name)
+        selected = company.last_selected, 0 if known is None else known.last_selected
+        return pending(self._state.fleet, queue, asking, selected, [], last=last)
+
+    def _pending_after(self, node: CompanyNode, user: UserNode, apps: int) -> Iterator[Leaf]:
+        """The user's pending apps after those of its first so many apps that are pending, of which none dropped out."""
+        known = user.leaves[len(user.admitted) : apps]
+        later = self._pending_of(node, user)
+        if not known:
+            return later
+        last = self._looked.turned_away[node.name, user.name]
+        selected = node.selected, self._state.companies[node.name].users[user.name].last_selected
+        for leaf in known:
+            app = self._state.apps[leaf.app]
+            leaf.rank = (1, *selected, app.ready_position)
+            last[app.need] = leaf
+        return _without(later, known, last)
+
+    def _forget(self, user: UserNode, apps: int) -> None:
+        """The user's apps after the first so many are not looked at yet."""
+        for leaf in user.leaves[apps : user.noted]:
+            self._looked.leaves.pop(leaf.app, None)
+        user.noted = min(user.noted, apps)
+
+    def _as_far(self, run: Filling, node: CompanyNode, mark: Mark, theirs: list[Stood]) -> int | None:
+        """Let a company's users be as far as they stood at a mark; None if that could not be done.
+
+        Where any of them changed since, not with the last units of equal shares: how many these are.
+        """
+        tied, again = 0, node.changed > mark.filling
+        for place, user in enumerate(node.users):
+            units, used, after, apps, least, each = theirs[place] if place < len(theirs) else NOT_THERE
+            last = user.size_at(units - 1) if again and units else None
+            ties = last is not None and run.was_tied(node, last, used)
+            if last is not None and ties:
+                tied, units, used = tied + 1, units - 1, used - last
+            if each is None and user.changed <= mark.filling and user.rigid:
+                if ties:
+                    least = user.before(least)
+                    apps = max(len(user.admitted), least[0] + 1)
+                if ties or after is not None:
+                    self._forget(user, apps)
+                    user.go_back(units, used, apps, least, self._pending_after(node, user, apps))
+                continue
+            self._forget(user, 0)
+            if each is not None:
+                if not user.stand_again(units, used, each, self._pending_of(node, user)):
+                    return None
+                continue
+            sizes = user.runs
+            user.begin_again(self._pending_of(node, user))
+            if user.hand_again(sizes, units) != units:
+                return None
+        return tied
+
+
+def _by_rank(leaf: Leaf) -> tuple[int, ...]:
+    return leaf.rank
+
+
+def _is_same(
+    theirs: list[Stood], place: int, user: UserNode, now: tuple[int, Resources | None], *, known: bool
+) -> bool:
+    """Whether what a user had at a mark, and its next unit, are of the sizes that it wants now.
+
+    `now`: of how many of the units that it was handed that is so, and the next one; of all if that is `known`.
+    """
+    units, _, after, _, _, _ = theirs[place] if place < len(theirs) else NOT_THERE
+    same, following = now
+    return units <= same and (known or after == (user.size_at(units) if units < same else following))
+
+
+def _is_free_of_ties(mark: Mark, number: int, place: int, user: UserNode) -> bool:
+    """Whether it does not matter up to a mark which users of a company come first where shares are equal.
+
+    It does where an app of the company has dropped out, or units of the sizes that the user had fit nowhere any more.
+    """
+    theirs = mark.users[number]
+    if any(stood[5] is not None for stood in theirs):
+        return False
+    left = (theirs[place] if place < len(theirs) else NOT_THERE)[0]
+    for size, there in user.runs:
+        if left > 0 and (size in mark.full or size in mark.starts):
+            return False
+        left -= there
+    return True
+
+
+def _without(later: Iterator[Leaf], known: list[Leaf], last: dict[Need, Leaf]) -> Iterator[Leaf]:
+    """The apps that come later than the first ones, which are known."""
+    before = last.copy()
+    last.clear()
+    for _ in known:
+        next(later, None)
+    last.update(before)
+    yield from later

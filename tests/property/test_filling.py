@@ -1,0 +1,138 @@
+"""A filling that goes on from a mark of the last one is the one that would be made anew (semantics H2, H3)."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from random import Random
+from typing import Any
+
+import pytest
+
+from scheduler.model.commands import (
+    Command,
+    EndApp,
+    EndedExecutor,
+    RegisterCompany,
+    RegisterWorker,
+    ScaleApp,
+    SubmitApp,
+)
+from scheduler.model.commands import KillApp as Kill
+from scheduler.model.commands import SetLimit as Limit
+from scheduler.model.errors import CommandRejected
+from scheduler.rules.share import entitlement as sharing
+from scheduler.rules.share import fill
+from scheduler.rules.share.entitlement import Entitlement, filling
+from scheduler.rules.state import ClusterState
+from tests.property.given import Cluster
+
+
+def shown(found: Entitlement) -> dict[str, Any]:
+    """All that a filling says, in a form that can be compared."""
+    assert found.run is not None
+    return {
+        "leaves": {app: (leaf.units, leaf.driven, leaf.cause, leaf.held) for app, leaf in sorted(found.leaves.items())},
+        "dropped": [leaf.app for leaf in found.dropped],
+        "entering": sorted(found.entering),
+        "overtaking": sorted(found.overtaking),
+        "turned away": {
+            user: {need: leaf.app for need, leaf in needs.items()} for user, needs in found.turned_away.items()
+        },
+        "offered": found.offered,
+        "companies": {node.name: (node.used, node.drivers) for node in found.companies.values()},
+        "users": {
+            (node.name, user.name): user.used for node in found.companies.values() for user in node.users if user.leaves
+        },
+        "sizes": [unit for _, unit in found.run.handed],
+    }
+
+
+class Compared:
+    """Compares each filling that goes on with one that begins anew."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.number = self.kept = 0
+        self._go_on = sharing.gone_on
+        monkeypatch.setattr(sharing, "gone_on", self)
+
+    def __call__(self, state: ClusterState) -> Entitlement | None:
+        asked = state.filling.kept is not None
+        found = self._go_on(state)
+        if found is not None:
+            self.number += 1
+            assert found.run is not None
+            self.kept += len(found.run.marks) > 0
+            assert shown(found) == shown(filling(state)[0])
+        return found if asked else None
+
+
+def command(random: Random, state: ClusterState, companies: int, sizes: list[int], number: int) -> Command | None:
+    """What happens next: apps come, end, are killed or change their demand, executors end."""
+    choice = random.random()
+    if choice < 0.55:
+        cores, driver = random.choice(sizes), random.random() < 0.05
+        own: dict[str, Any] = {}
+        if random.random() < 0.7:
+            own = {"executor_cores": cores, "executor_memory_mb": random.choice([256, 1024])}
+        return SubmitApp(
+            app=f"app-{number}",
+            company=f"c{random.randrange(companies)}",
+            user=random.choice(["ann", "bob", "cal"]),
+            command=("true",),
+            cores=cores * random.choice([1, 2, 4, 20]),
+            tasks=None if driver else 100_000,
+            driver=driver,
+            **own,
+        )
+    if choice < 0.75 and state.executors:
+        executor = random.choice(sorted(state.executors))
+        return EndedExecutor(executor=executor, reason=random.choice(["exited", "failed", "killed"]), done=choice < 0.6)
+    apps = [app.id for app in state.apps.values() if app.ended is None]
+    if not apps:
+        return None
+    app = random.choice(apps)
+    if choice < 0.9:
+        return EndApp(app=app, reason="finished") if choice < 0.85 else Kill(app=app)
+    return ScaleApp(app=app, executors=random.choice([1, 2, 5, 12]))
+
+
+def play(seed: int) -> None:
+    """A busy cluster of workers of 16 cores, with a few companies, of which some have caps."""
+    random = Random(seed)
+    cluster = Cluster({"reclaim_patience_s": 5}, each_event=False, each_refusal=False)
+    number, companies = 0, random.choice([2, 3, 6])
+    sizes = random.choice([[4], [4], [2, 4], [1, 3, 4, 8]])
+    for name in range(companies):
+        capped = random.random() < 0.2
+        quota: dict[str, Any] = (
+            {"part": f"1/{random.randint(2, 5)}", "borrow": not capped} if random.random() < 0.4 else {}
+        )
+        cluster.turn(RegisterCompany(company=f"c{name}", **quota))
+    workers = random.choice([2, 6, 15])
+    cluster.turn(
+        *[
+            RegisterWorker(worker=f"w{each:02}", node="n", host="h", cores=16, memory_mb=65536)
+            for each in range(workers)
+        ]
+    )
+    if random.random() < 0.2:
+        cluster.turn(Limit(scope="user", company="c0", user="*", name="max_cores", value=workers * 4))
+    for _ in range(50):
+        commands = []
+        for _ in range(random.choice([1, 1, 3])):
+            number += 1
+            each = command(random, cluster.state, companies, sizes, number)
+            if each is not None:
+                commands.append(each)
+        with suppress(CommandRejected):
+            cluster.turn(*commands, after_s=random.choice([0, 1, 30]))
+
+
+@pytest.mark.parametrize("every", [1, 7])
+def test_a_filling_that_goes_on_is_the_one_that_begins_anew(every: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fill, "EVERY", every)
+    monkeypatch.setattr(fill, "MOST_MARKS", 20)
+    compared = Compared(monkeypatch)
+    for seed in range(20):
+        play(seed)
+    assert compared.number > 100, "it goes on now and then"
