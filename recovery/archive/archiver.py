@@ -19,6 +19,7 @@ from recovery.archive.reads import archive_reads, are_due
 from scheduler.model.errors import FairlogError, InvalidSetting
 from scheduler.model.events import ClusterConfigured
 from scheduler.service.child import Child, die_with_parent
+from scheduler.service.pace import due_again
 from scheduler.service.program_log import log_to_stderr, masked
 from scheduler.store.codec import Record
 from scheduler.store.connection import connect
@@ -59,9 +60,12 @@ class Archiver:
 
     def tend(self, settings: ClusterConfigured, head: int) -> None:
         """Start archiving if it is due, and anew if it yields and falls behind; looks once a second."""
-        if not settings.archive_after_events or time.monotonic() < self._look_at_s:
-            return
-        self._look_at_s = time.monotonic() + LOOK_EVERY_S
+        began_s = time.monotonic()
+        if settings.archive_after_events and began_s >= self._look_at_s:
+            self._look(settings, head)
+            self._look_at_s = due_again(began_s, LOOK_EVERY_S)
+
+    def _look(self, settings: ClusterConfigured, head: int) -> None:
         late = backlog(self._log, settings, head) >= HURRIES_AFTER * settings.archive_after_events
         if self._child is not None and self._child.pid is not None:
             if late and not self._hurries:

@@ -31,6 +31,7 @@ _TAKE_LUA = (
     _SOUND
     + """
 sound(KEYS[1], 'string'); sound(KEYS[2], 'string'); sound(KEYS[3], 'stream'); sound(KEYS[4], 'string')
+sound(KEYS[5], 'zset')
 local holder = redis.call('GET', KEYS[1])
 if holder and holder ~= ARGV[1] then
   local term, left = tonumber(redis.call('GET', KEYS[2]) or ''), redis.call('PTTL', KEYS[1])
@@ -49,9 +50,10 @@ if of ~= ARGV[1] then before = last or '0' end
 local time = redis.call('TIME')
 local now = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
 redis.call('SET', KEYS[4], before .. ' ' .. now .. ' ' .. ARGV[1])
+redis.call('ZADD', KEYS[5], now, ARGV[1])
 """
 )
-"""KEYS: lease, its term, handovers, the office; ARGV: the member, its term and the longest term (ms).
+"""KEYS: lease, its term, handovers, the office, masters; ARGV: the member, its term and the longest term (ms).
 -> nothing if the lease was taken, otherwise its remaining time (ms) and the id of the last handover.
 
 A lease that never expires, or has more time left than its term, gets one term: something else than a master wrote it,
@@ -110,10 +112,11 @@ class Lease:
         self._appear = store.register_script(_APPEAR_LUA)
 
     def take(self) -> bool:
-        """Take or renew the lease; False if another member holds it."""
+        """Take or renew the lease, and be listed as by `appear`; False if another member holds it."""
         keys = self._keys
         held: Any = self._take(
-            [keys.lease, keys.lease_term, keys.handover, keys.office], [self._member, self._ttl_ms, MAX_LEASE_S * 1000]
+            [keys.lease, keys.lease_term, keys.handover, keys.office, keys.masters],
+            [self._member, self._ttl_ms, MAX_LEASE_S * 1000],
         )
         if not held:
             return True

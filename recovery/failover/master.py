@@ -303,18 +303,28 @@ class Master:
         if not self._keep_lease():
             self.scheduler.make_sure_of_office()
             return
-        self._compare_with_known()
+        self._do_chores()
         self.scheduler.work_off_inbox(self._may_go_on)
         while self._snapshot_is_due() and not self.worker.stopping:
             self.snapshotter.begin(self.scheduler.state, self.scheduler.position)
             self.scheduler.work_off_inbox(self._may_go_on)
-        self._tend_archive(self.scheduler.state)
 
     def _may_go_on(self) -> bool:
         """Asked between turns, of which there is no end while more comes in than one turn takes."""
-        self._tend_archive(self.scheduler.state)
-        self._compare_with_known()
+        self._do_chores()
         return self._keep_lease() and not self.worker.stopping and not self._snapshot_is_due()
+
+    def _do_chores(self) -> None:
+        """Do what is due beside turns; over a slow network one thing at a time, so that the lease is kept."""
+        began_s = time.monotonic()
+        for chore in (self._compare_with_known, self._reread, partial(self._tend_archive, self.scheduler.state)):
+            chore()
+            if time.monotonic() - began_s > self._keep_every_s / 10:
+                return
+
+    def _reread(self) -> None:
+        if self.scheduler.position != GENESIS:
+            self.rereader.tend()
 
     def _snapshot_is_due(self) -> bool:
         """Whether the active master must write a snapshot, since no standby has."""
@@ -374,15 +384,12 @@ class Master:
         """Renew the lease if due; whether this master holds it."""
         if time.monotonic() >= self._keep_at_s:
             notify(ALIVE)
-            self.lease.appear()
             self.snapshotter.tend()
             self.sealer.tend(self.scheduler.commits.sealed)
             self._tend_exporter(serving=True, seq=self.scheduler.position.seq)
             if not self.lease.take():
                 return False
             self._keep_at_s = time.monotonic() + self._keep_every_s
-            if self.scheduler.position != GENESIS:
-                self.rereader.tend()
         return True
 
     def _while_replicas_lag(self) -> None:

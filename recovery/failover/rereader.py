@@ -1,9 +1,9 @@
 """Compare what the store holds of the log with what was folded of it, in pieces, all the time.
 
 A master folds each entry once, and a commit compares only the last one. So every master reads the log again, from its
-start in the store to its end and then anew, a piece a second. The chain tells an altered, missing or repeated entry:
-it leads to the digest that the next commit compares. A master that finds one leaves its position in the store, where
-every other one looks each second and before it serves; each verifies it and stops.
+start in the store to its end and then anew, a piece a second, or fewer where the store is far away. The chain tells
+an altered, missing or repeated entry: it leads to the digest that the next commit compares. A master that finds one
+leaves its position in the store, where every other one looks as often and before it serves; each verifies it and stops.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import structlog
 
 from recovery.archive.archive import archived_to
 from scheduler.model.errors import UnreadableRecord
+from scheduler.service.pace import due_again
 from scheduler.store.eventlog import GENESIS, EventLog, Position
 
 EVERY_S = 1.0
@@ -38,9 +39,9 @@ class Rereader:
 
         Raises: UnreadableRecord naming the entry that is altered or missing; redis-py's errors.
         """
-        if time.monotonic() < self._due_s:
+        began_s = time.monotonic()
+        if began_s < self._due_s:
             return
-        self._due_s = time.monotonic() + EVERY_S
         self.heed()
         left = PIECE_BYTES
         while left > 0:
@@ -48,6 +49,7 @@ class Rereader:
             left -= size
             if not size:
                 break
+        self._due_s = due_again(began_s, EVERY_S)
 
     def _read_on(self, most: int) -> int:
         """Verify the next entries, of about `most` bytes. Returns their size, 0 at the log's end. Raises: as `tend`."""

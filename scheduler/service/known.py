@@ -17,6 +17,7 @@ import msgspec
 from redis.exceptions import RedisError
 
 from scheduler.model.errors import FairlogError, UnreadableRecord
+from scheduler.service.pace import due_again
 from scheduler.service.private import drafted, private_folder
 from scheduler.service.program_log import program_log
 from scheduler.store.eventlog import GENESIS, EventLog, Position
@@ -112,13 +113,18 @@ class Known:
         have it, if masters wait for them.
         Whoever is told False folds the log to its end, and calls `check`. Raises: redis-py's errors.
         """
-        if time.monotonic() < self._due_s:
+        began_s = time.monotonic()
+        if began_s < self._due_s:
             return True
-        self._due_s = time.monotonic() + EVERY_S
         if settled and position != GENESIS:
             self.learn(position)
-        if self._missing():
-            return False
+        holds = not self._missing()
+        if holds:
+            self._take_note(position, settled=settled)
+        self._due_s = due_again(began_s, EVERY_S)
+        return holds
+
+    def _take_note(self, position: Position, *, settled: bool) -> None:
         seen, self._seen = self._seen, position
         up_to = 0 if settled else self._settled(position.seq)
         for each in (position, seen):
@@ -127,7 +133,6 @@ class Known:
                     self.learn(each)
                 break
         self.keep()
-        return True
 
     def check(self, decisions: Mapping[str, int]) -> None:
         """Compare what is known with the log, whose end has these `decisions`; forget what was given up.

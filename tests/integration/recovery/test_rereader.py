@@ -105,6 +105,7 @@ def log(connection: Redis, keys: Keys) -> EventLog:
 @pytest.fixture
 def rereader(log: EventLog, monkeypatch: pytest.MonkeyPatch) -> Rereader:
     monkeypatch.setattr("recovery.failover.rereader.EVERY_S", 0.0)
+    monkeypatch.setattr("scheduler.service.pace.REST", 0)
     monkeypatch.setattr("recovery.failover.rereader.PIECE_BYTES", 400)
     return Rereader(log)
 
@@ -126,6 +127,7 @@ def test_a_log_of_less_than_a_piece_is_compared_as_a_whole_each_time(
     log: EventLog, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
     monkeypatch.setattr("recovery.failover.rereader.EVERY_S", 0.0)
+    monkeypatch.setattr("scheduler.service.pace.REST", 0)
     rereader = Rereader(log)
     _tend(rereader, times)
     _alter(log, 2, "at", "7")

@@ -88,6 +88,7 @@ def test_archiving_yields_until_it_falls_behind_and_then_is_started_anew(
 
     monkeypatch.setattr(archiver, "Child", child)
     monkeypatch.setattr(archiver, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr("scheduler.service.pace.REST", 0)
     tended = Archiver(log, "unix:///nowhere", allowed=["file:///archive"])
     late = 10 + 20 * archiver.HURRIES_AFTER
     for head in (late - 1, late - 1):

@@ -26,6 +26,7 @@ def log(fake: fakeredis.FakeRedis) -> EventLog:
 @pytest.fixture(autouse=True)
 def _always_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "EVERY_S", 0.0)
+    monkeypatch.setattr("scheduler.service.pace.REST", 0)
 
 
 def written(log: EventLog, *ends: int, branch: str = "a") -> Position:
