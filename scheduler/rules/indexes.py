@@ -13,7 +13,7 @@ from scheduler.model.resources import NOTHING
 from scheduler.rules.followers import workers_asked
 from scheduler.rules.keyed import Keyed, Place
 from scheduler.rules.placement.delay import timers_of
-from scheduler.rules.timers import Timers
+from scheduler.rules.timers import OF_A_WORKER, Timers
 from scheduler.rules.topology import Topology
 from scheduler.rules.trouble import suspicion_timers
 
@@ -141,13 +141,13 @@ class Indexes:
                 if now != index.places.get(name):
                     index.move(name, app, now)
                     moved.append(name)
-            if app is not None and self._set_timers(app, settings, at):
+            if self.timers.forget_app(name) if app is None else self._set_timers(app, settings, at):
                 moved.append(name)
         apps.clear()
         for name in workers:
             worker = self._workers.get(name)
             moved += [name for each in self.of_workers if each.refresh(name, worker)]
-            if self.timers.set(name, -3, () if worker is None else suspicion_timers(worker)):
+            if self.timers.set(name, OF_A_WORKER, () if worker is None else suspicion_timers(worker)):
                 moved.append(name)
         workers.clear()
         return moved

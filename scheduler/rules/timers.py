@@ -29,6 +29,9 @@ of a suspicion and of the wait for its probe (W8), the end of an app's time and 
 start of a driver (D3), the beginning and the end of a slot (H10), the time before which an app is not to
 begin (J4)."""
 
+OF_A_WORKER = -3
+"""The order of what a worker waits for."""
+
 
 class Timer(NamedTuple):
     """At `when` (ms) something is due for an app, or for a company; `order` ranks what is due at the same time."""
@@ -55,8 +58,8 @@ class Timers:
     def set(self, whom: str, order: int, due: Collection[tuple[int, What]]) -> bool:
         """What `whom` waits for from now on, as (when in ms, what), in place of what it waited for; whether it differs.
 
-        Apps have their position of admission for `order`; lost workers have 0, which no app has, a worker -3, a slot
-        -4, an app's beginning -5.
+        Apps have their position of admission for `order`; lost workers have 0, which no app has, a worker
+        `OF_A_WORKER`, a slot -4, an app's beginning -5.
         """
         theirs = self._of.get(whom)
         before = () if theirs is None else theirs.get(order, ())
@@ -85,6 +88,13 @@ class Timers:
         for order in others:
             self.set(whom, order, ())
         return bool(others)
+
+    def forget_app(self, whom: str) -> bool:
+        """Nothing is due for an app of that name any more, but for a worker of the same name; whether it was."""
+        theirs = [order for order in self._of.get(whom, ()) if order != OF_A_WORKER]
+        for order in theirs:
+            self.set(whom, order, ())
+        return bool(theirs)
 
     def waits(self, whom: str) -> bool:
         """Whether anything is due for `whom`."""

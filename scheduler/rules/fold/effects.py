@@ -165,6 +165,5 @@ def forget_ended(facts: Facts) -> None:
     """Forget the apps that ended first, beyond the number that is kept."""
     while len(facts.ended) > facts.settings.retained_apps:
         oldest, _ = facts.ended.popitem(last=False)
-        if oldest in facts.changed.apps:
-            facts.refresh()
+        facts.changed.apps[oldest] = None
         del facts.apps[oldest]

@@ -35,6 +35,7 @@ from scheduler.rules.invariants import check
 from scheduler.rules.ledger import Balance
 from scheduler.rules.stage.open import serve
 from scheduler.rules.state import KNOWN_COMMANDS, ClusterState
+from scheduler.rules.timers import OF_A_WORKER
 from tests.property.given import ACME, entered, fold, granted, joined, queued
 
 RUNNING: list[Event] = [ACME, joined(), queued(), entered(), granted("a1.0"), granted("a1.1")]
@@ -171,6 +172,17 @@ def test_a_fold_that_asks_for_no_timers_lets_go_of_forgotten_apps(monkeypatch: p
     assert list(state.apps) == ["a5"]
     assert sys.getrefcount(first) == 2  # the test's, and that of this question
     check(state)
+
+
+def test_a_forgotten_app_waits_for_nothing_although_its_times_were_asked_for_before_its_end() -> None:
+    """Semantics T1: a worker of the same name keeps what it waits for."""
+    exclude = ClusterConfigured(retained_apps=0, exclude_after=1)
+    state = fold([exclude, *RUNNING, replace(removed("a1.0"), reason="failed"), removed("a1.1")])
+    assert [timer.whom for timer in state.timers.table] == ["a1"]
+    state.timers.set("a1", OF_A_WORKER, [(1, "suspect")])
+    fold([AppRemoved(app="a1", reason="failed")], state)
+    assert not state.apps
+    assert [timer.what for timer in state.timers.table] == ["suspect"]
 
 
 def test_an_ended_app_is_not_forgotten_while_an_executor_of_it_is_left() -> None:
