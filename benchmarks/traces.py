@@ -2,7 +2,8 @@
 
 `traces.py FILE.swf...` runs each trace as `fairlog whatif --trace` does, its users divided among four companies. The
 figures do not depend on the machine. Waits count from submission, to admission and to the first grant. The shortfall is
-what companies occupy, or are granted, below their entitlements.
+what companies occupy, or are granted, below their entitlements. Killed are the executors that ended at their date, and
+lost what their tasks had done, which counts as utilisation.
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ def _figures(file: Path) -> dict[str, Any]:
         "started": _waits([a.started_at - a.submitted_at for a in accounts if a.started_at is not None]),
         "utilisation": round(sum(account.granted_ms.cores for account in accounts) / offered, 4),
         "makespan_h": round(found["makespanMs"] / 3_600_000, 1),
+        "killed": world.killed,
+        "lost_core_h": round(world.lost_core_ms / 3_600_000),
         "took_s": round(perf_counter() - began),
     }
 

@@ -5,6 +5,7 @@ states the nodes: `; Nodes: 20 x 80 processors, 505 GiB each; …`.
 
 Traces have no companies. Users are distributed over the companies c1 … cN in serpentine order, by descending
 processor-seconds. The minimum executor has 2 cores, so a job's cores are its processors rounded up to an even number.
+All other settings are those of a new cluster.
 """
 
 from __future__ import annotations
@@ -15,9 +16,18 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import NamedTuple
 
-from scheduler.model.commands import Command, ConfigureCluster, RegisterCompany, RegisterWorker, SubmitApp
+from scheduler.model.commands import (
+    ChangeEdition,
+    Command,
+    ConfigureCluster,
+    RegisterCompany,
+    RegisterWorker,
+    SubmitApp,
+)
 from scheduler.model.errors import InvalidCommand
 from scheduler.rules.placement.sizing import MEMORY_STEP_MB
+from scheduler.rules.preconditions import EDITIONS
+from scheduler.rules.validate import NEW_SETTINGS
 from witness.whatif import AppWork, Input, LoggedTurn
 
 COLUMNS = 18
@@ -67,7 +77,8 @@ def read_trace(lines: Iterable[str], companies: int) -> Trace:
     company, largest_mb = _company_by_user(jobs, companies), max(worker.memory_mb for worker in workers)
     start = min(job.submitted_s for job in jobs) * 1000
     setup: list[Command] = [
-        ConfigureCluster(settings={**SETTINGS, "retained_apps": 1000}),
+        ChangeEdition(edition=EDITIONS[-1]),
+        ConfigureCluster(settings={**NEW_SETTINGS, **SETTINGS, "retained_apps": 1000}),
         *(RegisterCompany(company=f"c{number}") for number in range(1, companies + 1)),
         *workers,
     ]

@@ -5,6 +5,9 @@ log. After the first difference, an app whose events still equal the logged ones
 ends once it was granted as many core-ms as in the log; executors that ended early and changes of demand are left out.
 An app that was never granted anything has the average work of the log's apps; one that has not ended has the work that
 the log shows.
+
+An executor of such an app that is told to leave for a need ends with the tasks that it runs, or at its date (semantics
+H7). The work of an app is that of its tasks, all equally long; what a task had done when its date came is done again.
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ from scheduler.model.ids import app_of
 from scheduler.model.resources import Resources
 from scheduler.model.sender import ASSUMED
 from scheduler.rules.decide import check_edition
+from scheduler.rules.entities import Allocation, App
 from scheduler.rules.preconditions import EDITION_2
 from scheduler.rules.standings import standings
 from scheduler.rules.state import ClusterState
@@ -44,6 +48,8 @@ from witness.fairness import Fairness
 
 ENTITLED = 3
 """The edition of the rules of sharing by which everybody has an entitlement (semantics H)."""
+NEVER = 1 << 62
+"""A time (ms) that does not come."""
 TICK_MS = 1_000
 """How late a master may notice that something is due. A logged turn within that time handles it, as in the log."""
 _OF_THE_LOG = (
@@ -140,6 +146,8 @@ class _Running:
     at: int = -1
     rate: int = 0
     version: int = 0
+    leaving: dict[str, int] = field(default_factory=dict)
+    """Executor that was told to leave -> when (ms) it ends."""
 
 
 class World:
@@ -250,6 +258,10 @@ class OtherWorld(World):
         self._ends: list[tuple[int, int, int, str]] = []
         self._count = 0
         self._begun = False
+        self.killed = 0
+        """How many executors ended at their date, before the tasks that they ran."""
+        self.lost_core_ms = 0
+        """What these tasks had done, and did again."""
 
     def take(self, logged: LoggedTurn) -> None:
         """Run up to the turn, then take its inputs."""
@@ -288,7 +300,7 @@ class OtherWorld(World):
             while self._ends and self._ends[0][0] <= due:
                 _, _, version, name = heappop(self._ends)
                 if self._apart[name].version == version:
-                    self._finish(turn, name)
+                    self._end(turn, name)
             turn.settle()
             for name in _by_app(entry.event for entry in turn.entries):
                 self._apart.setdefault(name, _Running())
@@ -367,6 +379,11 @@ class OtherWorld(World):
         if app is None or (app.ended is not None and not app.allocations()):
             self._apart[name] = _Running(at=now, version=running.version + 1)
             return
+        running.leaving = {
+            one.id: running.leaving.get(one.id) or self._leaves_at(app, one, now)
+            for one in app.executors.values()
+            if one.status == "stopping"
+        }
         if running.at < 0:
             core_ms = self._work.get(name, AppWork(None)).core_ms
             done = self.meter.latest(name, now).granted_ms.cores
@@ -376,9 +393,43 @@ class OtherWorld(World):
         running.version += 1
         running.at, running.rate = now, app.granted.cores
         if running.rate:
-            due = now + 1 if app.ended is not None else now + max(1, -(-running.left // running.rate))
+            due = now + 1 if app.over else now + max(1, -(-running.left // running.rate))
             self._count += 1
-            heappush(self._ends, (due, self._count, running.version, name))
+            heappush(self._ends, (min([due, *running.leaving.values()]), self._count, running.version, name))
+
+    def _leaves_at(self, app: App, executor: Allocation, now: int) -> int:
+        """When (ms) an executor ends that was told to leave at `now` (ms): with its tasks, or at its date (H7)."""
+        if not executor.claim:
+            return now + 1
+        task_ms, deadline = self._task_ms(app), executor.deadline if executor.firm else NEVER
+        with_tasks = executor.granted_at - (executor.granted_at - now) // task_ms * task_ms if task_ms else now
+        return max(now + 1, min(with_tasks, deadline))
+
+    def _task_ms(self, app: App) -> int:
+        """How long (ms) a task of the app takes, a program that runs once `NEVER`, and a driver's tasks no time."""
+        if app.spec.programs:
+            return NEVER
+        core_ms, each = self._work.get(app.id, AppWork(None)).core_ms, app.need.executor.cores
+        at_once = each // app.spec.cores_per_task
+        if not (app.spec.tasks and at_once):
+            return 0
+        return (self._average if core_ms is None else core_ms) // (-(-app.spec.tasks // at_once) * each)
+
+    def _end(self, turn: Turn, name: str) -> None:
+        """End the app if its work is done, else those of its executors that leave now."""
+        app, running = self.state.apps[name], self._apart[name]
+        if app.over or running.left <= running.rate * (turn.at - running.at):
+            self._finish(turn, name)
+            return
+        task_ms = self._task_ms(app)
+        for executor in list(app.executors.values()):
+            if running.leaving.get(executor.id, NEVER) > turn.at:
+                continue
+            if lost_ms := (turn.at - executor.granted_at) % task_ms if task_ms else 0:
+                self.killed += 1
+                self.lost_core_ms += lost_ms * executor.resources.cores
+                running.left += lost_ms * executor.resources.cores
+            _assume(turn, commands.EndedExecutor(executor=executor.id, reason="killed"))
 
     def _finish(self, turn: Turn, name: str) -> None:
         """End the executors and the driver of the app, and the app."""

@@ -91,6 +91,8 @@ def run_scenario(scenario: Mapping[str, Any], *, timed: bool = False) -> dict[st
     """`{"decisions": […], "final": {…}}` of a scenario `{"settings": {…}, "commands": [{"op": …}, …]}`.
 
     `timed`: each decision has its time `at` (ms), and what ends stands among them, as {"ended": executor, "reason": …}.
+    Whoever is told to stop then obeys, if the scenario does not end it before: who leaves for a need by its date ends
+    at that date (semantics H7), everything else at once, or after the grace that its app states (G5).
     `"edition"` is that of the rules of sharing; the default is the newest (semantics H8).
 
     Each command is a turn; the commands of a `turn` arrive together (semantics T2). `at` is the time of a command in ms
@@ -143,6 +145,8 @@ class _SimulatedCourse:
         self.decisions: list[dict[str, Any]] = []
         self._timed = timed
         self._now = self._stated = 0
+        self._stops: dict[str, int] = {}
+        """Executor or driver that was told to stop -> when (ms) it ends, if times count."""
         self._requested: dict[str, int] = {}
         """App -> the cores it requests."""
         Turn(self.state, 0).take(ChangeEdition(edition=edition))
@@ -153,10 +157,13 @@ class _SimulatedCourse:
         if isinstance(operation, Mapping) and "at" in operation:
             self._stated = _time(operation["at"], self._stated)
             due = max(self._stated, self._now)
-        while (moment := self.state.timers.next(self._now)) is not None and moment < due:
+        while (moment := self._next()) is not None and moment < due:
+            timed = self._is_timed(moment)
             self._now = moment
-            self._settle(Turn(self.state, moment), due=True)
-        moment = self.state.timers.next(self._now)
+            turn = Turn(self.state, moment)
+            self._stop(turn)
+            self._settle(turn, due=timed)
+        timed = self._is_timed(due)
         self._now = due
         turn = Turn(self.state, due)
         for place, by, command in _commands(self.state, operation, index):
@@ -165,12 +172,47 @@ class _SimulatedCourse:
             except CommandRejected as refusal:
                 turn.refuse(command, refusal, "", by)
                 self._add(turn, {"refused": place, "error": type(refusal).__name__})
-        self._settle(turn, due=moment is not None and moment <= due)
+        self._stop(turn)
+        self._settle(turn, due=timed)
+
+    def _next(self) -> int | None:
+        """The next time (ms) at which a rule or an end is due."""
+        times = [*self._stops.values()]
+        if (moment := self.state.timers.next(self._now)) is not None:
+            times.append(moment)
+        return min(times, default=None)
+
+    def _is_timed(self, due: int) -> bool:
+        """Whether a time that a rule waits for comes by `due` (ms) (semantics T1)."""
+        moment = self.state.timers.next(self._now)
+        return moment is not None and moment <= due
+
+    def _stop(self, turn: Turn) -> None:
+        """End what was told to stop by the time of the turn."""
+        for name in [name for name, at in self._stops.items() if at <= turn.at]:
+            del self._stops[name]
+            if name in self.state.executors:
+                turn.take(EndedExecutor(executor=name, reason="killed"), by=_OPERATOR)
+            elif name in self.state.drivers:
+                turn.take(EndedDriver(driver=name, reason="killed"), by=_OPERATOR)
+
+    def _note_stops(self, turn: Turn) -> None:
+        """Note when what was told to stop in the turn ends; who was told so before, and stays, does not."""
+        for app in {name: self.state.apps.get(name) for name in _apps_of(turn)}.values():
+            for held in [] if app is None else app.allocations():
+                if held.status != "stopping":
+                    self._stops.pop(held.id, None)
+                elif not held.claim:
+                    self._stops.setdefault(held.id, max(turn.at + 1, turn.at + 1000 * (app.spec.grace_s or 0)))
+                elif held.firm:
+                    self._stops.setdefault(held.id, max(turn.at + 1, held.deadline))
 
     def _settle(self, turn: Turn, *, due: bool) -> None:
         """Decide the turn after its inputs, and add the decisions."""
         turn.settle(due=due)
         invariants.check(self.state)
+        if self._timed:
+            self._note_stops(turn)
         for event, _ in turn.entries:
             decided = self._decided(event)
             if decided is not None:
@@ -196,6 +238,10 @@ class _SimulatedCourse:
             return {"ended": ended, "reason": event.reason}
         decision = decision_of(event)
         return None if decision is None else decision.as_json(event)
+
+
+def _apps_of(turn: Turn) -> list[str]:
+    return [name for event, _ in turn.entries if isinstance(name := getattr(event, "app", None), str)]
 
 
 def _time(at: Any, before: int) -> int:  # noqa: ANN401 - it is read from a file

@@ -121,8 +121,9 @@ def checkpoint(source: Source) -> None:
 def simulate(*, file: IO[bytes], as_json: bool) -> None:
     """Run a scenario file through the rules, without a store.
 
-    FILE (- is stdin) is JSON: {"settings": {…}, "commands": [{"op": …}, …]}. Prints the decisions in order and the
-    final state; --json also has the time of each decision and what ended. "edition" is that of the rules of sharing, 2
+    FILE (- is stdin) is JSON: {"settings": {…}, "commands": [{"op": …}, …]}. Prints the decisions in order, what
+    ended, and the final state; --json also has the times. Whoever is told to leave by a date ends then, everything else
+    that is told to stop at once, or after the grace that its app states. "edition" is that of the rules of sharing, 2
     or 3; the default is 3. Settings that it does not state are those of a new cluster. docs/cli.md lists the
     operations.
     """
@@ -132,7 +133,7 @@ def simulate(*, file: IO[bytes], as_json: bool) -> None:
         scenario: dict[str, Any] = json.loads(file.read())
     except (ValueError, RecursionError) as error:
         raise InvalidCommand(f"{getattr(file, 'name', 'the scenario')} is not valid JSON: {error}") from None
-    result = run_scenario(scenario, timed=as_json)
+    result = run_scenario(scenario, timed=True)
     if as_json:
         render.print_json(result)
     else:
@@ -142,6 +143,7 @@ def simulate(*, file: IO[bytes], as_json: bool) -> None:
 def _print_result(result: dict[str, Any]) -> None:
     rows = []
     for number, decision in enumerate(result["decisions"], start=1):
+        decision.pop("at")
         what, whom = next(iter(decision.items()))
         size = size_text(decision["memory_mb"]) if "memory_mb" in decision else ""
         more = " ".join(

@@ -188,6 +188,23 @@ def test_jobs_of_a_trace_run_as_long_as_they_did_on_what_they_asked_for() -> Non
     assert ended_at(world) == {"j1": 100_001, "j2": 60_001}
 
 
+def test_an_executor_leaves_at_its_date_and_what_its_task_had_done_is_done_again() -> None:
+    """Semantics H7: j2 is entitled to half of the cluster, all of which j1 holds."""
+    world = run_trace(HEADER + job(1, 0, 10_000, 8, 7) + job(2, 50, 10, 4, 8), Rules())
+    assert (world.killed, world.lost_core_ms) == (1, 4 * 3_650_000)
+    assert ended_at(world) == {"j1": 11_830_001, "j2": 3_660_001}
+    used = {account.app: account.granted_ms.cores for account in world.meter.accrued(world.now)}
+    assert used == {"j1": 8 * 10_000_000 + 4 * 3_650_000, "j2": 4 * 10_000}
+
+
+def test_without_a_date_an_executor_leaves_with_its_task() -> None:
+    """Semantics H7."""
+    rules = Rules(settings={"reclaim_patience_s": None})
+    world = run_trace(HEADER + job(1, 0, 10_000, 8, 7) + job(2, 50, 10, 4, 8), rules)
+    assert world.killed == 0
+    assert ended_at(world) == {"j1": 10_000_001, "j2": 10_010_001}
+
+
 def test_users_of_a_trace_are_dealt_by_processor_seconds_in_a_snake() -> None:
     """User 1 has most, then 2 … 6; two companies: 1 and 4 and 5 to c1, 2 and 3 and 6 to c2."""
     world = run_trace(HEADER + "".join(job(user, 0, 100 - user, 2, user) for user in range(1, 7)), Rules())

@@ -278,3 +278,55 @@ def test_a_scenario_has_every_kind_of_decision_of_the_rules() -> None:
     } <= kinds
     assert {"refused": 5, "error": "LimitExceeded"} in found
     assert next(each for each in found if each.get("executor") == "h.0")["addresses"] == {"gpu": ["0"]}
+
+
+LATER = {"op": "settings", "retained_apps": 100}
+
+
+def played(*commands: object, **settings: object) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = run_scenario({"settings": settings, "commands": list(commands)}, timed=True)[
+        "decisions"
+    ]
+    return found
+
+
+def test_with_times_who_is_told_to_leave_ends_at_its_date() -> None:
+    """Semantics H7."""
+    second = {**SUBMIT, "app": "b1", "company": "b"}
+    found = played(
+        COMPANY,
+        {"op": "company", "company": "b"},
+        WORKER,
+        {**SUBMIT, "cores": 16},
+        second,
+        {**LATER, "at": 9000},
+        reclaim_patience_s=5,
+        min_runtime_s=0,
+    )
+    told = next(each for each in found if "revoked" in each)
+    ended = next(each for each in found if "ended" in each)
+    assert (ended["ended"], ended["at"], ended["reason"]) == (told["revoked"], told["deadline"], "reclaimed")
+    granted = [(each["at"], each["granted"]) for each in found[found.index(ended) :] if "granted" in each]
+    assert granted == [(ended["at"], app) for app in ("a1", "b1", "a1", "b1")]
+
+
+def test_with_times_a_scenario_may_end_it_before_and_without_a_date_nothing_does() -> None:
+    """Semantics H7."""
+    submitted = [COMPANY, {"op": "company", "company": "b"}, WORKER, {**SUBMIT, "cores": 16}]
+    second = {**SUBMIT, "app": "b1", "company": "b"}
+    end = {"op": "executor_ended", "executor": "a1.0", "reason": "killed", "at": 3000}
+    quick = {"reclaim_patience_s": 5, "min_runtime_s": 0}
+    found = played(*submitted, second, end, {**LATER, "at": 90_000}, **quick)
+    assert [each["at"] for each in found if each.get("ended") == "a1.0"] == [3000]
+    assert not any("refused" in each for each in found)
+    found = played(*submitted, second, {**LATER, "at": 9_000_000}, reclaim_patience_s=None)
+    assert any("revoked" in each for each in found)
+    assert not any("ended" in each for each in found)
+
+
+@pytest.mark.parametrize(("grace", "ends"), [({}, 101), ({"grace_s": 60}, 60_100)])
+def test_with_times_what_is_killed_ends_at_once_or_after_the_grace_of_its_app(grace: Any, ends: int) -> None:
+    """Semantics A5, G5."""
+    kill = {"op": "kill", "app": "a1", "at": 100}
+    found = played(COMPANY, WORKER, {**SUBMIT, **grace}, kill, {**LATER, "at": 90_000})
+    assert [each["at"] for each in found if each.get("ended") == "a1.0"] == [ends]
