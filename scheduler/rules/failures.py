@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 from scheduler.model.events import Event, ExecutorRemoved, WorkerCleared, WorkerProbed, WorkerSuspected
+from scheduler.rules.placement.executors import PLACEMENTS
 from scheduler.rules.placement.sizing import size_now
 from scheduler.rules.trouble import exclude_after, excluded, suspect_failures
 
@@ -53,11 +54,24 @@ def kept_from(state: ClusterState, app: App, at: int) -> Collection[str]:
     return last
 
 
+def is_choosy(state: ClusterState, app: App) -> bool:
+    """Whether there may be workers on which others get executors of its size, and the app does not (W7, P7)."""
+    return bool(app.troubles) or (bool(app.executors) and PLACEMENTS[state.settings.placement].one_a_worker)
+
+
+def closed_to(state: ClusterState, app: App, at: int) -> Collection[str]:
+    """The workers on which the app gets no executor now: excluded ones, by classic placements also its own (P7)."""
+    kept = kept_from(state, app, at)
+    if not PLACEMENTS[state.settings.placement].one_a_worker or app.unplaced_driver.cores:
+        return kept
+    return {*kept, *[one.worker for one in app.executors.values()]}
+
+
 def has_room_now(state: ClusterState, app: App, at: int) -> bool:
     """Whether a live worker has room for an executor of the app, and it may have it at time `at` (ms) (W7, P1)."""
-    if not app.troubles:
+    if not is_choosy(state, app):
         return state.fleet.has_room(size_now(state.fleet, app.need))
-    with state.seen_by(app, kept_from(state, app, at)):
+    with state.seen_by(app, closed_to(state, app, at)):
         return state.fleet.has_room(size_now(state.fleet, app.need))
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from recovery.archive.archive import open_log
@@ -118,6 +120,8 @@ class Witness:
         self.lost: set[str] = set()
         """Executors and drivers that were lost, so that nobody heard what they did last."""
         self._sharing = Sharing()
+        self._rests = False
+        """Whether the last turns decided nothing, after a decommission (semantics W3, T3)."""
         self._offers: dict[str, Resources] = {}
         self._offered: dict[str, list[tuple[str, str]]] = {}
         self._held: dict[str, _Slice] = {}
@@ -140,9 +144,12 @@ class Witness:
                     raise PromiseBroken(4, f"{master} wrote that {event.master} was elected")
             elif self.state.master != master:
                 raise PromiseBroken(4, f"{master} wrote {fact.seq} while {self.state.master} was elected")
-        if found and not rests(
-            fact.command for fact in found if fact.turn == found[-1].turn and fact.command is not None
-        ):
+        for _, turn in groupby(found, key=attrgetter("turn")):
+            entries = list(turn)
+            only_refused = all(type(fact.event) is CommandRefused for fact in entries)
+            commands = (fact.command for fact in entries if fact.command is not None)
+            self._rests = rests(commands) or (self._rests and only_refused)
+        if found and not self._rests:
             self._check_sharing(self._sharing.after, self.state)
         self._check_grants()
 

@@ -19,8 +19,7 @@ from scheduler.model.events import (
 from scheduler.model.quota import Quota
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.entities import App, Worker
-from scheduler.rules.failures import kept_from
-from scheduler.rules.placement.executors import PLACEMENTS
+from scheduler.rules.failures import closed_to
 from scheduler.rules.share.demands import held_units, units_of, wanted_units
 from scheduler.rules.share.entitlement import Entitlement, entitlement, filling
 from scheduler.rules.share.fill import Leaf
@@ -86,8 +85,9 @@ class Sharing:
         date = 0 if 0 < executor.until <= state.at else max(runs_until, self._dates.get(event.claimant or "", 0))
         if (event.deadline or 0) < date:
             raise RuleBroken("H7", f"{event.executor} is to leave {date - (event.deadline or 0)} ms early")
-        if event.why == "plan":  # its app gets it back by then
-            self._dates[event.app] = event.deadline or 0
+        if event.why == "plan":  # its app gets it back by then, and a need that it has keeps an earlier date
+            back, lack = event.deadline or 0, state.apps[event.app].lack
+            self._dates[event.app] = min(back, lack.date) if lack.units else back
 
     def after(self, state: ClusterState) -> None:
         """Check the state at the end of a turn."""
@@ -147,12 +147,11 @@ def _has_entered(state: ClusterState, entitled: Entitlement) -> None:
 
 def _is_lent(state: ClusterState) -> None:
     """Check that no room is left that an admitted app of a company which may borrow could use (semantics Z1, H5)."""
-    one_each = PLACEMENTS[state.settings.placement].one_a_worker
     for app in state.indexes.owed:
         lends = state.companies[app.spec.company].spec.may_borrow
         if not lends or app.holds or app.demand.wanted or wanted_units(app) <= held_units(app):
             continue
-        without = {*kept_from(state, app, state.at), *(one.worker for one in app.executors.values() if one_each)}
+        without = closed_to(state, app, state.at)
         for worker in state.workers.values():
             usable = worker.status == "alive" and worker.suspicion is None and worker.id not in without
             if usable and worker.open_to(app.id).covers(app.need.executor):

@@ -62,8 +62,11 @@ def wanted_units(app: App) -> int:
         return 0
     most = app.requested - (app.spec.driver or NOTHING)
     number = max(0, most.cores - app.done_cores) // each.cores
-    if not need.growing:
-        there = app.granted if app.driver is None else app.granted - app.driver.resources
+    there = app.granted if app.driver is None else app.granted - app.driver.resources
+    if need.growing:
+        if app.left_executors <= 0 or app.affords(each) <= 0:  # those that it has grow no more
+            number = min(number, there.cores // each.cores)
+    else:
         units, left = there.cores // each.cores, most - there
         if each.memory_mb:
             number = min(number, units + left.memory_mb // each.memory_mb)

@@ -18,7 +18,7 @@ from scheduler.model.events import (
     TargetSet,
 )
 from scheduler.model.resources import NOTHING, Resources
-from scheduler.rules.failures import has_room_now, kept_from
+from scheduler.rules.failures import closed_to, has_room_now
 from scheduler.rules.kinds import with_addresses
 from scheduler.rules.placement.executors import allocation
 from scheduler.rules.share.demands import held_units, units_of
@@ -84,7 +84,7 @@ def _why_void(state: ClusterState, target: Hold, entitled: Entitlement, at: int)
         return "worker-gone"
     if app is None or app.over or _superfluous(app, target, entitled):
         return "served"
-    if target.worker in kept_from(state, app, at):
+    if target.worker in closed_to(state, app, at):
         return "unusable"
     for executor in target.leaving.values():
         if target.reason != "plan" and not executor.moved and _may_stay(state, executor, app, entitled):

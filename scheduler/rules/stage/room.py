@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from scheduler.model.events import Computed
 from scheduler.model.resources import NOTHING, Resources
-from scheduler.rules.failures import kept_from
+from scheduler.rules.failures import closed_to
 from scheduler.rules.share.demands import held_units, units_of
 from scheduler.rules.share.entitlement import Entitlement
 from scheduler.rules.share.plan import Plan, lingering, plan, size_of
@@ -230,8 +230,9 @@ class Seeking:
     ) -> None:
         self.state, self.entitled, self.app = state, entitled, app
         self.size = unit_of(app)
-        self.kept = kept_from(state, app, at)
+        self.kept = closed_to(state, app, at)
         self._known = bounds or CheapestFirst(state, entitled)
+        self._besides_targets = True
 
     def one_side(self, app: App, other: App) -> bool:
         """Whether both apps are of one company, and of one user if that company is the need's own."""
@@ -242,6 +243,11 @@ class Seeking:
     def lent(self) -> list[Allocation]:
         """The executors of apps above their entitlement, granted last first."""
         return self._known.lent()
+
+    def is_in_vain(self) -> bool:
+        """Whether no room can be made on any worker, those with targets among them, although the cap can be kept."""
+        self._besides_targets = False
+        return self._below_cap() is not None and self.cheapest() is None
 
     def cheapest(self) -> tuple[Room, Why] | None:
         """By the mildest means, at last by the plan; of one means the fewest moves, then the fewest cores (H6)."""
@@ -314,7 +320,7 @@ class Seeking:
         return (
             worker.status == "alive"
             and worker.suspicion is None
-            and not worker.holds
+            and not (self._besides_targets and worker.holds)
             and worker.id not in self.kept
             and worker.beside_drivers.covers(self.size)
         )
@@ -395,6 +401,20 @@ class Seeking:
         return moves
 
 
+class Fragments:
+    """Which apps that are below get no room: what is entitled stands in fragments, or on workers closed to them."""
+
+    def __init__(self, state: ClusterState, entitled: Entitlement, at: int) -> None:
+        self._state, self._entitled, self._at = state, entitled, at
+        self._known = CheapestFirst(state, entitled)
+
+    def keep(self, app: App) -> bool:
+        """Whether room is made for the app nowhere, and can be made nowhere (semantics H6)."""
+        if app.holds:
+            return False
+        return Seeking(self._state, self._entitled, app, self._at, self._known).is_in_vain()
+
+
 def last_granted_first(executors: Iterable[Allocation]) -> list[Allocation]:
     """The order in which surplus is told to leave (semantics H6)."""
     return sorted(executors, key=lambda one: (-one.granted_at, one.id))
@@ -465,7 +485,7 @@ class Taking:
         app = seeking.state.apps[one.app]
         if app.over or not self._is_above(one):
             return False
-        kept = kept_from(seeking.state, app, seeking.state.at)
+        kept = closed_to(seeking.state, app, seeking.state.at)
         for other in seeking.lent():
             theirs, worker = seeking.state.apps[other.app], seeking.state.workers[other.worker]
             if not seeking.one_side(app, theirs) or worker.id == one.worker or worker.id in kept or worker.holds:
@@ -499,7 +519,7 @@ class Destinations:
         app = state.apps[one.app]
         if app.over:
             return None
-        kept = kept_from(state, app, state.at)
+        kept = closed_to(state, app, state.at)
         settings = state.settings
         for name, free in state.fleet.candidates(one.resources, settings.worker_selection, sparing=state.sparing):
             if name == self._worker.id or name in kept or state.workers[name].suspicion is not None:

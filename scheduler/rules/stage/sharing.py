@@ -16,14 +16,14 @@ from scheduler.model.quota import Quota
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.decide import admission, place
 from scheduler.rules.demand import grown
-from scheduler.rules.failures import has_room_now, left_out
+from scheduler.rules.failures import has_room_now, is_choosy, left_out
 from scheduler.rules.kinds import with_addresses
 from scheduler.rules.placement.executors import PLACEMENTS
 from scheduler.rules.share.demands import held_units, wanted_units
 from scheduler.rules.share.entitlement import Entitlement, drivers_of, entitlement
 from scheduler.rules.share.fill import level_of, may_start
 from scheduler.rules.stage.needs import ended_by_grant, needs, void
-from scheduler.rules.stage.room import passes_cap
+from scheduler.rules.stage.room import Fragments, passes_cap
 from scheduler.rules.stage.slots import slots
 from scheduler.rules.turns import AppTurns
 
@@ -171,7 +171,7 @@ def _up_to_entitlements(state: ClusterState, entitled: Entitlement, at: int) -> 
     order = _lowest_first(state, below)
     in_vain: set[int] = set()
     while (app := order.pop()) is not None:
-        plain = not (app.holds or app.troubles)
+        plain = not (app.holds or is_choosy(state, app))
         if plain and id(app.need) in in_vain:
             continue
         missing = _missing(app, entitled)
@@ -215,7 +215,7 @@ def _lent(state: ClusterState, entitled: Entitlement, at: int) -> Iterator[Event
     """What is left, to whoever wants it, the lowest granted share first (semantics H5)."""
     if entitled.whole:
         return
-    needed = needed_of(state, entitled)
+    needed = Needed(state, entitled, at)
     again = True
     while again and state.fleet.most_free_cores():
         wanting = _wanting(state, at)
@@ -223,8 +223,10 @@ def _lent(state: ClusterState, entitled: Entitlement, at: int) -> Iterator[Event
         order = _lowest_first(state, wanting)
         again = False
         while (app := order.pop()) is not None:
-            others = needed.get(app.spec.company, NOTHING)
-            if not (within_cap(state, app.spec.company, app.need.executor, others) and has_room_now(state, app, at)):
+            if not has_room_now(state, app, at):
+                continue
+            others = needed.of(app.spec.company, app.need.executor)
+            if others is None:
                 continue
             if not app.admitted:
                 if not state.queue.companies[app.spec.company].limit.lets_in(app):
@@ -247,7 +249,7 @@ def _wanting(state: ClusterState, at: int) -> list[App]:
         if wanted_units(app) <= held_units(app):
             continue
         key = id(app.need)
-        if app.troubles:
+        if is_choosy(state, app):
             has_room = has_room_now(state, app, at)
         elif (known := rooms.get(key)) is None:
             has_room = rooms[key] = has_room_now(state, app, at)
@@ -258,16 +260,38 @@ def _wanting(state: ClusterState, at: int) -> list[App]:
     return found
 
 
-def needed_of(state: ClusterState, entitled: Entitlement) -> dict[str, Resources]:
-    """Company -> what its apps are below their entitlements: it counts in its cap from the beginning (semantics H5)."""
-    needed: dict[str, Resources] = {}
-    for app in state.wanting():
-        units = max(0, _missing(app, entitled))
-        driver = app.unplaced_driver if entitled.is_driven(app) else NOTHING
-        if units or driver is not NOTHING:
-            company = app.spec.company
-            needed[company] = needed.get(company, NOTHING) + app.need.executor * units + driver
-    return needed
+class Needed:
+    """What counts in the caps of companies from its beginning, beside what they are granted (semantics H5)."""
+
+    def __init__(self, state: ClusterState, entitled: Entitlement, at: int) -> None:
+        self._state, self._entitled, self._at = state, entitled, at
+        self._of: dict[str, Resources] = {}
+
+    def of(self, company: str, size: Resources) -> Resources | None:
+        """What apps of the company are below their entitlements; None if so much more would pass its cap beside that.
+
+        What neither room nor a plan is there for does not count: it waits without a target (semantics H6).
+        """
+        state = self._state
+        if state.companies[company].spec.may_borrow:
+            return NOTHING
+        if not within_cap(state, company, size):
+            return None
+        needed = self._of.get(company)
+        if needed is None:
+            needed = self._of[company] = self._sum(company)
+        return needed if within_cap(state, company, size, needed) else None
+
+    def _sum(self, company: str) -> Resources:
+        state, entitled, needed = self._state, self._entitled, NOTHING
+        fragments = Fragments(state, entitled, self._at)
+        for app in state.wanting():
+            units = max(0, _missing(app, entitled))
+            driver = app.unplaced_driver if entitled.is_driven(app) else NOTHING
+            wants = app.spec.company == company and (units or driver is not NOTHING)
+            if wants and not fragments.keep(app):
+                needed += app.need.executor * units + driver
+        return needed
 
 
 def _heads(state: ClusterState) -> list[App]:
