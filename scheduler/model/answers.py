@@ -249,6 +249,8 @@ class AppDetails(AppRow, frozen=True, kw_only=True):
     warn: str | None
     """A signal and how many seconds before the end it is sent, SIGNAL@SECONDS."""
     reclaim_signal: str | None
+    min_runtime: int | None
+    """In seconds, of its executors; None = as the setting says (semantics H7)."""
     executor_program: bool
     executors_granted: int
     grace: int | None

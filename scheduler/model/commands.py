@@ -183,7 +183,8 @@ class SubmitApp(_CommandFields, frozen=True):
     further kinds, an app that sizes its executors states what each executor has, another one what each task needs, such
     as "1" or "1/4" (R3). `max_runtime_s` is the time that the app may run (X1), `warn` a signal and how many seconds
     before that its tasks get it (X2). `reclaim_signal`: the signal that tasks get when their executor is told to leave
-    for a need (H7). `array`: the indexes that the tasks find in their environment, such as `1-10,15`; `tasks` is their
+    for a need (H7). `min_runtime_s`: how long an executor runs before it has to leave for a need, None = as the setting
+    says (H7). `array`: the indexes that the tasks find in their environment, such as `1-10,15`; `tasks` is their
     number.
 
     With `executor_program`, each executor runs one program: `command`, or beside a driver `executor_command`; the app
@@ -265,6 +266,7 @@ class SubmitApp(_CommandFields, frozen=True):
     no_requeue: bool = False
     notify: str = ""
     notify_at: str = ""
+    min_runtime_s: int | None = None
 
 
 def needs_all(fields: Mapping[str, Any]) -> bool:

@@ -200,6 +200,7 @@ class ClusterConfigured(_EventFields, frozen=True):
     slot_s: int = 0
     notify_targets: str = ""
     idle_end_s: int | None = None
+    max_min_runtime_s: int = 3600
 
 
 class KindRegistered(_EventFields, frozen=True):
@@ -379,6 +380,8 @@ class AppRegistered(_EventFields, frozen=True):
     """What its tasks find; "" = that of the machine (semantics W12)."""
     no_requeue: bool = False
     """Whether it may never be put back into its queue (semantics X6)."""
+    min_runtime_s: int | None = None
+    """How long an executor runs before it has to leave for a need; None = as the setting says (semantics H7)."""
 
 
 class RoomReserved(_EventFields, frozen=True):

@@ -84,6 +84,7 @@ def registration(state: ClusterState, company: Company, command: SubmitApp, at: 
         owner_timeout_s=command.owner_timeout_s,
         network=network_of(command.network),
         no_requeue=command.no_requeue,
+        min_runtime_s=_min_runtime(command.min_runtime_s, state.settings.max_min_runtime_s),
     )
     if state.settings.admission == "fair":
         if state.limits.values or state.closed:
@@ -187,6 +188,16 @@ def _check_numbers(command: SubmitApp) -> None:
     if command.reclaim_signal is not None:
         validate.check_signal("the signal of --reclaim-signal", command.reclaim_signal)
     check_terms(command)
+
+
+def _min_runtime(stated_s: int | None, most_s: int) -> int | None:
+    """How long executors run before they have to leave for a need (H7). Raises: InvalidCommand beyond `most_s`."""
+    if not 0 <= (stated_s or 0) <= most_s:
+        raise InvalidCommand(
+            f"executors may state a minimum runtime of 0 to {most_s} s here, not {stated_s} s; give --min-runtime "
+            f"{most_s}s or less, or ask an operator for a larger `max_min_runtime_s`"
+        )
+    return stated_s
 
 
 def check_stated_size(state: ClusterState, sizing: Fixed) -> None:

@@ -120,6 +120,7 @@ _AT_LEAST = {
     "hold_patience_s": 0,
     "hold_limit_s": 1,
     "min_runtime_s": 0,
+    "max_min_runtime_s": 0,
     "max_reclaims": 1,
     "reclaim_window_s": 1,
     "reclaim_patience_s": 0,

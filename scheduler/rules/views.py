@@ -138,6 +138,7 @@ def app(state: ClusterState, *, app: str) -> AppDetails:
         ran_ms=_ran_ms(found, state.at),
         warn=None if spec.warn is None else f"{spec.warn.signal}@{spec.warn.before_s}",
         reclaim_signal=spec.reclaim_signal or None,
+        min_runtime=spec.min_runtime_s,
         executor_program=spec.programs,
         executors_granted=found.next_executor,
         grace=spec.grace_s,

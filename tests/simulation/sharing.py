@@ -81,7 +81,8 @@ class Sharing:
         with _rule("H6"):
             leaves_for_a_need(state, event)
         executor = state.executors[event.executor]
-        runs_until = executor.granted_at + 1000 * state.settings.min_runtime_s
+        stated_s = state.apps[event.app].spec.min_runtime_s
+        runs_until = executor.granted_at + 1000 * (state.settings.min_runtime_s if stated_s is None else stated_s)
         date = 0 if 0 < executor.until <= state.at else max(runs_until, self._dates.get(event.claimant or "", 0))
         if (event.deadline or 0) < date:
             raise RuleBroken("H7", f"{event.executor} is to leave {date - (event.deadline or 0)} ms early")

@@ -202,6 +202,14 @@ JOB_OPTIONS: Sequence[Callable[[Any], Any]] = (
         "file named by FAIRLOG_STOP_AT_FILE then holds the deadline.",
     ),
     click.option(
+        "--min-runtime",
+        "min_runtime_s",
+        type=read_duration,
+        metavar="TIME",
+        help="How long each executor runs before it has to leave for another app, up to the setting "
+        "max_min_runtime_s.  [default: the setting min_runtime_s]",
+    ),
+    click.option(
         "--sizing",
         type=click.Choice(["computed", "fixed", "one-per-worker"]),
         help="How executors are sized.  [default: fixed with --executor-cores, one-per-worker with --executor-memory "

@@ -275,7 +275,9 @@ class _Telling:
         Whose slot is over knew its deadline from its grant on (semantics H10).
         """
         state, claimant = self._state, self._claimant
-        deadline = max(claimant.lack.date, executor.granted_at + state.settings.min_runtime_s * 1000, state.at)
+        stated_s = state.apps[executor.app].spec.min_runtime_s
+        runs_s = state.settings.min_runtime_s if stated_s is None else stated_s
+        deadline = max(claimant.lack.date, executor.granted_at + runs_s * 1000, state.at)
         return ExecutorRevoked(
             app=executor.app,
             executor=executor.id,

@@ -418,3 +418,69 @@ def test_no_room_is_made_for_a_driver_beyond_the_number_that_may_run() -> None:
     assert list(shared.state.drivers) == ["d1.driver-0"]
     assert not shared.state.holds
     assert not shared.state.indexes.needy
+
+
+def test_no_room_is_made_for_an_executor_that_cannot_grow_into_it() -> None:
+    """Semantics H2, S5: the app may have one executor a worker, and the one that it has grows no more."""
+    shared = cluster("a", "b", w0=8)
+    submit(shared, "b1", "b", 6, 1)
+    grows = SubmitApp(app="a1", company="a", user="ann", cores=4, executor_memory_mb=512, command=("true",))
+    events = shared.turn(grows)
+    assert held(shared) == {"a1": 2, "b1": 6}
+    assert not any(isinstance(event, NeedBegan | ExecutorRevoked) for event in events)
+    shared.turn(EndedExecutor(executor="a1.0", reason="failed"))
+    assert held(shared) == {"a1": 2, "b1": 6}
+
+
+def test_no_room_is_made_on_a_worker_that_has_one_of_the_app_already() -> None:
+    """Semantics P7, H6."""
+    shared = cluster("a", "b", w0=8, w1=8)
+    shared.turn(ConfigureCluster(settings={"placement": "classic-spread"}))
+    for app in ("b1", "b2", "b3"):
+        submit(shared, app, "b", 6, 2)
+    submit(shared, "a1", "a", 8, 2)
+    first = next(one for one in shared.state.executors.values() if one.status == "stopping")
+    shared.turn(EndedExecutor(executor=first.id, reason="killed"))
+    own = {one.worker for one in shared.state.apps["a1"].executors.values()}
+    assert own == {first.worker}
+    assert {target.worker for target in shared.state.holds.values()} == {"w0", "w1"} - own
+
+
+def test_a_need_for_which_no_room_can_be_made_keeps_no_loan_below_the_cap() -> None:
+    """Semantics H5: it counts in its company's cap again once room can be made for it."""
+    shared = cluster("b", w0=8)
+    shared.turn(ConfigureCluster(settings={"exclude_after": 1, "exclude_s": 600}))
+    shared.turn(RegisterCompany(company="a", cores=8, memory_mb=1 << 16, borrow=False))
+    submit(shared, "b1", "b", 4, 2, driver=True, driver_cores=2)
+    shared.worker("w1", 8)
+    submit(shared, "a1", "a", 8, 8)
+    shared.turn(EndedExecutor(executor="a1.0", reason="failed"))  # beside the driver on w0 no other can stand
+    assert shared.state.apps["a1"].lack.units == 1
+    submit(shared, "a2", "a", 4, 4)
+    assert held(shared) == {"b1": 6, "a2": 4}
+    shared.turn(after_s=600)
+    assert shared.state.executors["a2.0"].status == "stopping"
+    obey(shared)
+    assert list(shared.state.apps["a1"].executors) == ["a1.1"]
+
+
+def deadline_of(min_runtime_s: int | None, **settings: int) -> int:
+    """After how many seconds of its own an executor has to leave, in a cluster without patience."""
+    shared = cluster("a", "b", w0=4)
+    shared.turn(ConfigureCluster(settings={"reclaim_patience_s": 0, "min_runtime_s": 300, **settings}))
+    submit(shared, "b1", "b", 4, 1, min_runtime_s=min_runtime_s)
+    submit(shared, "a1", "a", 4, 1)
+    leaving = [one for one in shared.state.executors.values() if one.status == "stopping"]
+    return (leaving[0].deadline - leaving[0].granted_at) // 1000
+
+
+def test_an_app_states_how_long_its_executors_run_before_they_have_to_leave() -> None:
+    """Semantics H7."""
+    assert (deadline_of(None), deadline_of(900), deadline_of(0), deadline_of(3600)) == (300, 900, 1, 3600)
+
+
+def test_longer_than_the_operator_allows_is_refused_with_both_numbers() -> None:
+    """Semantics H7."""
+    for stated, most in ((3601, 3600), (-1, 3600), (61, 60)):
+        with pytest.raises(InvalidCommand, match=rf"minimum runtime of 0 to {most} s here, not {stated} s; give"):
+            deadline_of(stated, max_min_runtime_s=most)
