@@ -174,7 +174,7 @@ def test_a_fold_that_asks_for_no_timers_lets_go_of_forgotten_apps(monkeypatch: p
     check(state)
 
 
-def test_a_forgotten_app_waits_for_nothing_although_its_times_were_asked_for_before_its_end() -> None:
+def test_a_forgotten_app_waits_for_nothing_although_its_times_were_asked_for() -> None:
     """Semantics T1: a worker of the same name keeps what it waits for."""
     exclude = ClusterConfigured(retained_apps=0, exclude_after=1)
     state = fold([exclude, *RUNNING, replace(removed("a1.0"), reason="failed"), removed("a1.1")])
