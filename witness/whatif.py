@@ -39,6 +39,7 @@ from scheduler.model.sender import ASSUMED
 from scheduler.rules.decide import check_edition
 from scheduler.rules.entities import Allocation, App
 from scheduler.rules.preconditions import EDITION_2
+from scheduler.rules.simulate import NEVER
 from scheduler.rules.standings import standings
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn, decision_of
@@ -48,8 +49,6 @@ from witness.fairness import Fairness
 
 ENTITLED = 3
 """The edition of the rules of sharing by which everybody has an entitlement (semantics H)."""
-NEVER = 1 << 62
-"""A time (ms) that does not come."""
 TICK_MS = 1_000
 """How late a master may notice that something is due. A logged turn within that time handles it, as in the log."""
 _OF_THE_LOG = (

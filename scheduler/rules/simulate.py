@@ -77,6 +77,8 @@ _OPERATIONS = {
     "revoke_token": "RevokeToken",
     "show_apps": "ShowApps",
 }
+NEVER = 1 << 62
+"""A time (ms) that does not come."""
 _OPERATOR = local("simulation")
 """Who sends an operation that names nobody."""
 _IMPLIED: Mapping[str, Mapping[str, Any]] = {
@@ -92,7 +94,7 @@ def run_scenario(scenario: Mapping[str, Any], *, timed: bool = False) -> dict[st
 
     `timed`: each decision has its time `at` (ms), and what ends stands among them, as {"ended": executor, "reason": …}.
     Whoever is told to stop then obeys, if the scenario does not end it before: who leaves for a need by its date ends
-    at that date (semantics H7), everything else at once, or after the grace that its app states (G5).
+    at that date (semantics H7), everything else once its grace is over: its app's (G5), else `kill_grace_s`.
     `"edition"` is that of the rules of sharing; the default is the newest (semantics H8).
 
     Each command is a turn; the commands of a `turn` arrive together (semantics T2). `at` is the time of a command in ms
@@ -177,10 +179,9 @@ class _SimulatedCourse:
 
     def _next(self) -> int | None:
         """The next time (ms) at which a rule or an end is due."""
-        times = [*self._stops.values()]
-        if (moment := self.state.timers.next(self._now)) is not None:
-            times.append(moment)
-        return min(times, default=None)
+        stops, moment = min(self._stops.values(), default=NEVER), self.state.timers.next(self._now)
+        found = stops if moment is None else min(stops, moment)
+        return None if found == NEVER else found
 
     def _is_timed(self, due: int) -> bool:
         """Whether a time that a rule waits for comes by `due` (ms) (semantics T1)."""
@@ -198,14 +199,17 @@ class _SimulatedCourse:
 
     def _note_stops(self, turn: Turn) -> None:
         """Note when what was told to stop in the turn ends; who was told so before, and stays, does not."""
-        for app in {name: self.state.apps.get(name) for name in _apps_of(turn)}.values():
-            for held in [] if app is None else app.allocations():
+        known = self.state.apps
+        for app in [known[name] for name in dict.fromkeys(_apps_of(turn)) if name in known]:
+            for held in app.allocations():
                 if held.status != "stopping":
                     self._stops.pop(held.id, None)
-                elif not held.claim:
-                    self._stops.setdefault(held.id, max(turn.at + 1, turn.at + 1000 * (app.spec.grace_s or 0)))
-                elif held.firm:
-                    self._stops.setdefault(held.id, max(turn.at + 1, held.deadline))
+                    continue
+                grace_s = self.state.settings.kill_grace_s if app.spec.grace_s is None else app.spec.grace_s
+                due = turn.at + 1000 * grace_s
+                if held.claim and app.goes_on:
+                    due = held.deadline if held.firm else NEVER
+                self._stops[held.id] = min(self._stops.get(held.id, NEVER), max(turn.at + 1, due))
 
     def _settle(self, turn: Turn, *, due: bool) -> None:
         """Decide the turn after its inputs, and add the decisions."""

@@ -123,9 +123,8 @@ def simulate(*, file: IO[bytes], as_json: bool) -> None:
 
     FILE (- is stdin) is JSON: {"settings": {…}, "commands": [{"op": …}, …]}. Prints the decisions in order, what
     ended, and the final state; --json also has the times. Whoever is told to leave by a date ends then, everything else
-    that is told to stop at once, or after the grace that its app states. "edition" is that of the rules of sharing, 2
-    or 3; the default is 3. Settings that it does not state are those of a new cluster. docs/cli.md lists the
-    operations.
+    that is told to stop once its grace is over. "edition" is that of the rules of sharing, 2 or 3; the default is 3.
+    Settings that it does not state are those of a new cluster. docs/cli.md lists the operations.
     """
     from scheduler.rules.simulate import run_scenario  # noqa: PLC0415 (other verbs need no rules)
 

@@ -324,8 +324,8 @@ def test_with_times_a_scenario_may_end_it_before_and_without_a_date_nothing_does
     assert not any("ended" in each for each in found)
 
 
-@pytest.mark.parametrize(("grace", "ends"), [({}, 101), ({"grace_s": 60}, 60_100)])
-def test_with_times_what_is_killed_ends_at_once_or_after_the_grace_of_its_app(grace: Any, ends: int) -> None:
+@pytest.mark.parametrize(("grace", "ends"), [({}, 30_100), ({"grace_s": 0}, 101), ({"grace_s": 60}, 60_100)])
+def test_with_times_what_is_killed_ends_once_its_grace_is_over(grace: Any, ends: int) -> None:
     """Semantics A5, G5."""
     kill = {"op": "kill", "app": "a1", "at": 100}
     found = played(COMPANY, WORKER, {**SUBMIT, **grace}, kill, {**LATER, "at": 90_000})
