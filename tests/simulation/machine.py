@@ -140,9 +140,6 @@ class Machine:
         """As the real one."""
         self.warned[executor] = warning.at
 
-    def gpu_use(self, _addresses: Sequence[str]) -> None:
-        """Nobody looks at GPUs."""
-
     def signals(self, _executor: str) -> list[SentSignal]:
         """None, as for `warning`."""
         return []
