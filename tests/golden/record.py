@@ -28,7 +28,7 @@ def _failover() -> list[Record]:
     """Masters are killed and take over from each other, answers get lost, workers restart."""
     with running(14) as world:
         world.found()
-        for _ in range(90):
+        for _ in range(70):
             world.happen()
         world.settle()
         return world.witness.records
