@@ -32,11 +32,20 @@ class Violation(NamedTuple):
 
 
 class Evidence:
-    """The records of a run: the clients' histories, the log, the traces of tasks, and tasks that still run."""
+    """The records of a run: the clients' histories, the log, the traces of tasks, and tasks that still run.
+
+    `clock_ms`: how far the times of the log may be from those of traces, as the store's clock was wrong.
+    """
 
     def __init__(
-        self, lines: Sequence[Line], records: Sequence[Record], traces: Sequence[Trace], running: Sequence[str] = ()
+        self,
+        lines: Sequence[Line],
+        records: Sequence[Record],
+        traces: Sequence[Trace],
+        running: Sequence[str] = (),
+        clock_ms: int = 0,
     ) -> None:
+        self.clock_ms = clock_ms
         self.lines = lines
         self.records = records
         self.traces = traces
@@ -205,7 +214,7 @@ def _never_granted(evidence: Evidence) -> Iterator[str]:
     for trace in evidence.traces:
         if trace.executor not in granted:
             yield f"task {trace.task} of {trace.app} ran under {trace.executor}, which the log never granted"
-        elif trace.at_ms < granted[trace.executor]:
+        elif trace.at_ms + evidence.clock_ms < granted[trace.executor]:
             yield f"task {trace.task} of {trace.app} ran under {trace.executor} before it was granted"
 
 
@@ -217,7 +226,7 @@ def _ran_on(evidence: Evidence) -> Iterator[str]:
     }
     for trace in evidence.traces:
         removed = gone.get(trace.executor)
-        if removed is not None and trace.at_ms > removed.at:
+        if removed is not None and trace.at_ms > removed.at + evidence.clock_ms:
             late_ms = trace.at_ms - removed.at
             yield (
                 f"task {trace.task} of {trace.app} still ran under {trace.executor} {late_ms} ms after log position "

@@ -60,6 +60,8 @@ LEASE_S = 3
 """As it is by default."""
 TIMEOUT_S = 30.0
 """How long a client waits for the answer to a command, as it does by default."""
+MISLED_MS = 60_000
+"""How far the times of the log may be from those of tasks once the store's clock was wrong for a while."""
 MASTER, API = "fairlog-master", "fairlog-api"
 
 
@@ -97,10 +99,6 @@ class Spread(Replicated):
         """Of the servers."""
         return list(self._servers)
 
-    def pid(self, name: str) -> int | None:
-        """The process of a server or a sentinel."""
-        return self._children[name].pid
-
     def copied(self, name: str, to: Path) -> Path:
         """A copy of what that server has on disk."""
         return Path(shutil.copytree(self._data(name), to))
@@ -110,6 +108,16 @@ class Spread(Replicated):
         shutil.rmtree(self._data(name))
         if copy is not None:
             shutil.copytree(copy, self._data(name))
+
+    def child(self, name: str) -> Child:
+        """That server or sentinel."""
+        return self._children[name]
+
+    def line(self, name: str, variables: Mapping[str, str]) -> list[str]:
+        """The command line of that server, with variables of the environment."""
+        names = [f"{key}={value}" for key, value in variables.items()]
+        config = self._folder / name / "server.conf"
+        return dies_with_us(self._command(name, ["env", *names, self._program, str(config)]))
 
     def end(self, name: str) -> None:
         """Stop that server and return once it has ended."""
@@ -169,6 +177,7 @@ class Bed(Rig):
         self._programs: dict[str, tuple[list[str], dict[str, str]]] = {}
         """Of each host the arguments of its `fairlog`, and the variables."""
         self._read: dict[Path, int] = {}
+        self._clock_ms = 0
         self.answers: list[Answer] = []
         """The answers to clients so far."""
         super().__init__(folder, seed, replicated=True, say=say)
@@ -224,7 +233,10 @@ class Bed(Rig):
         """
         child = self._child_of(name)
         wrong = {"LD_PRELOAD": str(clock()), "FAKETIME": f"{seconds:+d}", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
-        right, child.command = child.command, self._line(name, wrong)
+        is_store = name in self.stores.names()
+        line = self.stores.line(name, wrong) if is_store else self._line(name, wrong)
+        self._clock_ms = max(self._clock_ms, MISLED_MS * is_store)
+        right, child.command = child.command, line
         try:
             send_signal([self.pid(name)], signal.SIGKILL)
             yield
@@ -241,6 +253,8 @@ class Bed(Rig):
         wait_until(lambda: self._pid(name) not in {None, before}, f"the new {name}")
 
     def _child_of(self, name: str) -> Child:
+        if name.startswith(("store", "sentinel")):
+            return self.stores.child(name)
         children = (*self._masters, *self._apis, *self._agents, *self._clients, self._auditor)
         return next(each for each in children if each.name == name)
 
@@ -324,7 +338,7 @@ class Bed(Rig):
         with export.open("rb") as file:
             records = list(read_lines(file))
         lines = read_history(sorted(self._histories.iterdir()))
-        return Evidence(lines, records, list(read_traces(self._traces)), self._left(records))
+        return Evidence(lines, records, list(read_traces(self._traces)), self._left(records), self._clock_ms)
 
     def complaints(self) -> Iterator[str]:
         """What says that something is wrong although everything is well: an audit, the auditor or the status."""
@@ -362,7 +376,7 @@ class Bed(Rig):
 
     def _pid(self, name: str) -> int | None:
         self._tend()
-        return self.stores.pid(name) if name.startswith(("store", "sentinel")) else self._child_of(name).pid
+        return self._child_of(name).pid
 
     def _listen(self) -> None:
         """Read what clients were answered since the last time."""

@@ -17,6 +17,8 @@ RESTART_S = 3.0
 STOPPED_S = 20.0
 DELAY_S = 0.1
 WRONG_S = 300
+STORE_WRONG_S = 15
+"""How far ahead the clock of the store is: for so long afterwards, nothing happens that waits for a time."""
 CUT_S = 20.0
 
 Draw = random.Random
@@ -212,6 +214,8 @@ FAULTS: Sequence[Fault] = (
     Fault("active master's clock 5 min behind", CUT_S, _misled(_active, -WRONG_S), _no_clock),
     Fault("API server's clock 5 min ahead", CUT_S, _misled(_api, WRONG_S), _no_clock),
     Fault("worker's clock 5 min ahead", CUT_S, _misled(_worker, WRONG_S), _no_clock),
+    Fault("primary's clock 5 min behind", CUT_S, _misled(_primary, -WRONG_S), _no_clock),
+    Fault("primary's clock 15 s ahead", CUT_S, _misled(_primary, STORE_WRONG_S), _no_clock),
     Fault("store full", CUT_S / 2, _set("maxmemory", 1, 0)),
     Fault("store read-only", CUT_S / 2, _set("min-replicas-to-write", 3, 0)),
     Fault("all stores restarted", 0, _restart_stores),

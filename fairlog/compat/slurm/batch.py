@@ -32,7 +32,7 @@ mkdir -p "$SLURM_STEPS"
 PRELUDE = (
     VARIABLES
     + r"""
-how=$0 s=$1 stdin=$2
+how=${0%% *} w=${0#* } s=$1 stdin=$2
 [ -x "$s" ] || chmod 700 "$s"
 shift 2
 exec 3>&2 2>/dev/null
@@ -41,6 +41,7 @@ set -m
 c=$!
 set +m
 exec 3>&-
+[ "$w" = "$how" ] || ( (sleep "${w#* }"; kill -"${w%% *}" $$) < /dev/null > /dev/null & )
 steps() { n=1; for p in "$SLURM_STEPS"/step.*; do [ -e "$p" ] && kill -"$1" "${p##*.}" && n=0; done; return $n; }
 script() { kill -"$1" "$c"; }
 either() { steps "$1" || script "$1"; }
@@ -55,9 +56,10 @@ trap - CHLD $((r - 128)); kill -$((r - 128)) $$; exit $r
 """
 )
 """A shell's script. $0: whom a signal that the job was to get is for: `script`, `steps` or
-`either`, the script if there are no steps; then the copy of the
-script, its stdin and its arguments. The task's own process stays beside the script, so that it can pass signals on; of
-how the script has ended, bash knows more than the exit code of a `wait`. One that a signal has broken off is repeated.
+`either`, the script if there are no steps; in an array, also a signal and after how many seconds it comes. Then the
+copy of the script, its stdin and its arguments. The task's own process stays beside the script, so that it can pass
+signals on; of how the script has ended, bash knows more than the exit code of a `wait`. One that a signal has broken
+off is repeated.
 Programs write into their home, which a cell does not have: then the scratch folder stands for it."""
 
 
@@ -148,6 +150,7 @@ def shell() -> str:
     return "bash" if any(os.access(f"{path}/bash", os.X_OK) for path in ("/bin", "/usr/bin")) else "sh"
 
 
-def command_of(arguments: list[str], *, how: str, stdin: str) -> list[str]:
-    """The command that runs the script in a task."""
-    return [shell(), "-c", PRELUDE, how, NAME, stdin or "/dev/null", *arguments]
+def command_of(arguments: list[str], *, how: str, stdin: str, warn: tuple[str, int] | None = None) -> list[str]:
+    """The command that runs the script in a task; `warn`: the signal that it gets so many seconds after its start."""
+    whom = how if warn is None else f"{how} {warn[0]} {warn[1]}"
+    return [shell(), "-c", PRELUDE, whom, NAME, stdin or "/dev/null", *arguments]

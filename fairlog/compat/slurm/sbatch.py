@@ -194,16 +194,17 @@ def submission(
         fields |= one_by_one(cores, fields.get("memory_per_task_mb"), at_once, fields.pop("task_resources", {}))
     if seconds is not None:
         fields["time_limit_s" if indexes else "max_runtime_s"] = seconds
-    how = "either"
+    how, warn = "either", None
     if (said := asked.get("signal")) is not None:
         how, signal, before = read_signal(said)
-        if seconds is None or indexes:
-            sooner = "an array has none" if indexes else "the job has no --time"
-            say(f"sbatch: note: without effect here: --signal, which comes before a time limit; {sooner}")
+        if seconds is None:
+            say("sbatch: note: without effect here: --signal, which comes before a time limit; the job has no --time")
+        elif indexes:
+            warn = signal, max(1, seconds - before)
         else:
             fields["warn"] = [signal, min(before, max(1, seconds - 1))]
     fields |= outputs(asked, indexes, cwd)
-    fields["command"] = batch.command_of(arguments, how=how, stdin=asked.get("input") or "")
+    fields["command"] = batch.command_of(arguments, how=how, stdin=asked.get("input") or "", warn=warn)
     secrets = exported(asked.get("export"))
     secrets |= told(asked, fields, tasks, per_task)
     secrets[SCRIPT] = b64encode(script).decode()

@@ -12,8 +12,9 @@ from fairlog.compat.slurm.tables import SCANCEL
 from fairlog.compat.slurm.words import SlurmError, read, without_effect
 
 _FILTERS = ("account", "name", "jobname", "user", "me", "state", "nodelist")
-_KILLS = ("KILL", "TERM", "9", "15")
-_NAMES = {"1": "HUP", "2": "INT", "3": "QUIT", "10": "USR1", "12": "USR2", "14": "ALRM", "18": "CONT", "19": "STOP"}
+_KILL = "KILL"
+_NAMES = {"1": "HUP", "2": "INT", "3": "QUIT", "9": _KILL, "10": "USR1", "12": "USR2", "14": "ALRM", "15": "TERM"}
+_NAMES |= {"18": "CONT", "19": "STOP"}
 
 
 def run(words: list[str]) -> int:
@@ -23,7 +24,7 @@ def run(words: list[str]) -> int:
     asked = {option.name: value for option, value in given}
     if not rest and not any(name in asked for name in _FILTERS):
         raise SlurmError("No job identification provided")
-    signal = signal_of(asked.get("signal", "KILL"))
+    signal = signal_of(asked.get("signal", _KILL))
     named = jobs.Named([part for each in rest for part in jobs.split(each)], "Invalid job id ")
     states = state_of(asked.get("state"))
     road = ApiRoad()
@@ -60,7 +61,7 @@ def _to_task(road: ApiRoad, asked: dict[str, str], app: dict[str, Any], index: i
     if index not in indexes:
         return _say(asked, f"Kill job error on job id {job}: Invalid job id specified", 1)
     command = _command(app, signal, whole="full" in asked)
-    if signal in _KILLS:
+    if signal == _KILL:
         command["type"] = "CancelTask"
     try:
         road.send({**command, "task": indexes.index(index)})
@@ -71,7 +72,7 @@ def _to_task(road: ApiRoad, asked: dict[str, str], app: dict[str, Any], index: i
 
 def _command(app: dict[str, Any], signal: str, *, whole: bool) -> dict[str, Any]:
     about = {"app": app["app"], "reason": "scancel"}
-    if signal in _KILLS:
+    if signal == _KILL:
         return {"type": "KillApp", **about}
     return {"type": "SignalApp", "signal": signal, "whole": whole, **about}
 
@@ -79,7 +80,7 @@ def _command(app: dict[str, Any], signal: str, *, whole: bool) -> dict[str, Any]
 def signal_of(text: str) -> str:
     """The name of a signal. Raises: Refused."""
     name = _NAMES.get(text, text.upper().removeprefix("SIG"))
-    if name not in (*_KILLS, *_NAMES.values(), "TSTP", "TTIN", "TTOU", "URG", "WINCH", "XCPU"):
+    if name not in (*_NAMES.values(), "TSTP", "TTIN", "TTOU", "URG", "WINCH", "XCPU"):
         raise SlurmError(f"Unknown job signal: {text[:40]}")
     return name
 

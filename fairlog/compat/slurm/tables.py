@@ -159,7 +159,7 @@ SCANCEL: Table = (
         "-s --signal",
         "SIGNAL",
         ACTS,
-        "KILL and TERM end the job, or the task ID_INDEX; others are sent to what runs of it",
+        "KILL ends the job, or the task ID_INDEX; others are sent to what runs of it",
     ),
     Option("-t --state", "STATE", ACTS, "PENDING, RUNNING or SUSPENDED"),
     Option("-u --user", "NAME", ACTS, "jobs of this user"),

@@ -184,6 +184,34 @@ def test_a_signal_goes_to_the_steps_of_a_job_and_without_any_to_its_script(slurm
         slurm.ok("scancel", "-Q", job)
 
 
+def test_each_task_of_an_array_is_warned_before_its_own_time_is_over(slurm: Slurm) -> None:
+    waits = "trap 'echo warned; exit 0' USR1; while :; do sleep 0.1; done"
+    words = ("--parsable", "-W", "-a", "3,5%1", "-t", "1", "--signal", "B:USR1@58", "-o", "warned-%A_%a")
+    job = slurm.ok("sbatch", *words, "--wrap", waits).strip()
+    for index in (3, 5):
+        assert (slurm.shell.home / f"warned-{job}_{index}").read_text() == "warned\n"
+    assert slurm.state(job).split() == ["COMPLETED"] * 2
+
+
+def test_a_job_goes_on_after_a_signal_that_it_bears_sigterm_included(slurm: Slurm) -> None:
+    bears = (
+        "#!/bin/bash\n#SBATCH -o bears-%A\ntrap 'echo term' TERM; touch armed\n"
+        "while [ ! -e enough ]; do sleep 0.1; done; echo ended\n"
+    )
+    for index, signal in (("", "TERM"), ("", "15"), ("_3", "SIGTERM")):
+        for name in ("armed", "enough"):
+            (slurm.shell.home / name).unlink(missing_ok=True)
+        array = ("--array", "3") if index else ()
+        job = slurm.ok("sbatch", "--parsable", *array, text=bears).strip()
+        wait_until((slurm.shell.home / "armed").exists, "its trap")
+        assert slurm.ok("scancel", "-s", signal, f"{job}{index}") == ""
+        told = slurm.shell.home / f"bears-{job}"
+        wait_until(lambda told=told: told.read_text() == "term\n", "the signal")  # type: ignore[misc]
+        (slurm.shell.home / "enough").touch()
+        wait_until(lambda told=told: told.read_text() == "term\nended\n", "its own end")  # type: ignore[misc]
+        wait_until(lambda job=job: slurm.state(job) == "COMPLETED", "its state")  # type: ignore[misc]
+
+
 def test_the_tasks_of_an_array_find_their_index_and_have_files_of_their_own(slurm: Slurm) -> None:
     command = "echo $SLURM_ARRAY_TASK_ID of $SLURM_ARRAY_TASK_COUNT in $SLURM_ARRAY_JOB_ID"
     words = ("--parsable", "-W", "-a", "1-3,7%2", "-o", "out-%A_%a", "--wrap", command)
