@@ -67,6 +67,7 @@ NAMED = {
         "_hidden: path.resolve()": "with the rights of who asks",
         "_is_everybodys: each.stat()": "of an agent's own, without the rights of others; the helper never does",
         "_is_everybodys: folder.stat()": "likewise",
+        "_is_swapped: folder.lstat()": "from the shared folder down, each below one where root alone may write",
         "_link: os.readlink(path)": "folders of the system",
         "_masks: path.is_dir()": "how bubblewrap hides it; what is there is not opened",
         "_mounted: path.exists()": "whether it need be kept; what is there is opened part by part",

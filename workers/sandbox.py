@@ -181,7 +181,8 @@ def _command(  # noqa: PLR0913, PLR0917 - those of `sandbox_command`
     own = keep(_opened("scratch", scratch))
     command += [*_ways_to([Path(SCRATCH_INSIDE)]), "--bind-fd", str(own), SCRATCH_INSIDE]
     command += [] if told is None else ["--ro-bind-fd", str(told), TOLD_INSIDE]
-    binds = [*_shared(settings.share, keep, others), *folders]
+    shared = list(_shared(settings.share, keep, others))
+    binds = [*shared, *(folder for folder in folders if not _is_shared(folder, shared, others))]
     for code in own_code():
         binds += [_Bind(code, inside, writable=False) for inside in {code, *_seen_at(code, binds)}]
     command += _ways_to([bind.inside for bind in binds])
@@ -381,6 +382,33 @@ def _app_folders(grant: Grant, settings: CellSettings, keep: Keep, others: ForOt
     found = [_folder(named, grant, settings, keep, others) for named in _folders(grant)]
     each = list({folder.inside: folder for folder in found if folder is not None}.values())
     return [folder for folder in each if not any(_is_shown_by(other, folder) for other in each)]
+
+
+def _is_shared(folder: _Bind, shared: Sequence[_Bind], others: ForOthers | None) -> bool:
+    """Whether what is shared shows the folder such that it can be written.
+
+    Where it does not, bubblewrap mounts the folder by its name. Raises: NoCell if somebody could put a link in the
+    place of a folder above it meanwhile, which would lay it over something else.
+    """
+    above = [share for share in shared if folder.inside.is_relative_to(share.inside)]
+    if any(share.writable and _is_shown_by(share, folder) for share in above):
+        return True
+    tasks = os.geteuid() if others is None else others.account.uid
+    for share in above:
+        way = folder.inside.relative_to(share.inside).parents
+        if any(_is_swapped(share.inside / part, tasks) for part in way):
+            raise NoCell(
+                f"folder {str(folder.inside)!r} cannot be an app's: above it, below the shared {share.inside}, others "
+                "than root may put a link in the place of a folder; share that with :rw"
+            )
+    return False
+
+
+def _is_swapped(folder: Path, tasks: int) -> bool:
+    """Whether others than root, or the user of tasks, may put something else in the place of what is in the folder."""
+    about = folder.lstat()
+    others = about.st_uid != 0 or about.st_uid == tasks or about.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return bool(others) or not stat.S_ISDIR(about.st_mode)
 
 
 def _is_shown_by(other: _Bind, folder: _Bind) -> bool:

@@ -83,6 +83,10 @@ _OF_CELLS = (
     ),
     "folder <quoted> cannot be an app's: a link on the way to it leads elsewhere; name it by its own path",
     (
+        "folder <quoted> cannot be an app's: above it, below the shared <place>, others than root may put a link in "
+        "the place of a folder; share that with :rw"
+    ),
+    (
         "the output <quoted> would end with the cell, which has a <place> of its own; name a file in the app's folder "
         "or another one"
     ),

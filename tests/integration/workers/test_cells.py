@@ -395,6 +395,52 @@ def test_a_link_in_the_place_of_a_folder_above_what_is_kept_is_not_mounted(
 
 
 @in_cells
+def test_a_link_in_the_place_of_an_apps_folder_lays_it_over_nothing_else(rig: Rig, tmp_path: Path) -> None:
+    """Below a folder that is shared, a tenant may put it there while the cell is started."""
+    team = tmp_path / "shared" / "team"
+    job = team / "local"
+    for folder in (job, tmp_path / "scratch", tmp_path / "tmp"):
+        folder.mkdir(parents=True)
+    (job / "planted").write_text("planted")
+    settings = CellSettings(share=(f"{tmp_path}/shared:rw",), folders=("/",))
+    read_only = CellSettings(share=(f"{tmp_path}/shared",), folders=("/",))
+    with ExitStack() as opened:
+        scratch = folder_of(tmp_path)
+        opened.callback(os.close, scratch)
+        with pytest.raises(NoCell, match="others than root may put a link in the place of a folder; share that with"):
+            sandbox.sandbox_command(rig.grant(("true",), cwd=str(job)), read_only, scratch=scratch, told=None)
+        command, kept = sandbox.sandbox_command(
+            rig.grant(("true",), cwd=str(job)), settings, scratch=scratch, told=None
+        )
+        for descriptor in kept:
+            opened.callback(os.close, descriptor)
+        team.rename(team.with_name("moved"))
+        team.symlink_to(Path(*[".."] * (len(team.parts) - 2), "usr"))
+        look = "cat /usr/local/planted; ls /usr/local"
+        done = subprocess.run([*command, "--", "/bin/sh", "-c", look], pass_fds=kept, capture_output=True, check=False)
+        assert (done.returncode, b"planted" in done.stdout) == (0, False), done
+
+
+@as_root
+def test_below_a_shared_folder_where_root_alone_writes_an_app_has_its_own(rig: Rig, tmp_path: Path) -> None:
+    """What is shared is read there, and the app's folder is written."""
+    job = tmp_path / "shared" / "team" / "job"
+    job.mkdir(parents=True)
+    os.chown(job, 54321, 54321)
+    found = sandbox._folder(str(job), rig.grant(("true",)), CellSettings(folders=("/",)), lambda each: each, None)
+    assert found is not None
+    assert found.descriptor is not None
+    os.close(found.descriptor)
+    shared = sandbox._Bind(tmp_path / "shared", tmp_path / "shared", writable=False)
+    others = ForOthers(identity(54321), identity(54398), {})
+    assert not sandbox._is_shared(found, [shared], others)
+    os.chown(tmp_path / "shared" / "team", 54321, 54321)
+    with pytest.raises(NoCell, match="below the shared"):
+        sandbox._is_shared(found, [shared], others)
+    assert sandbox._is_shared(found, [shared._replace(writable=True)], others)
+
+
+@in_cells
 def test_a_task_in_a_cell_writes_its_apps_folder_and_its_own(rig: Rig, tmp_path: Path) -> None:
     script = "pwd; echo here > made; echo there > $FAIRLOG_SCRATCH/made; cat $FAIRLOG_SCRATCH/made; echo $HOME; id -u"
     rig.run(rig.grant(shell(script), cwd=str(tmp_path)))
