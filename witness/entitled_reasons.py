@@ -10,6 +10,7 @@ from recovery.replay.bounds import moment
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.preconditions import TARGETS
 from scheduler.rules.share.entitlement import Entitlement, entitlement
+from scheduler.rules.stage.needs import runs_for_s
 from scheduler.rules.stage.room import Seeking
 from scheduler.rules.stage.slots import Larger, Shortage
 from scheduler.rules.standings import NOWHERE, Standing, standing_of, standings
@@ -205,6 +206,15 @@ def _until(leaving: Iterable[Allocation]) -> str:
     return f", by {moment(max(one.deadline for one in told))} at the latest" if told else ""
 
 
+def _running_on(state: ClusterState, app: App, leaving: Iterable[Allocation]) -> str:
+    """Who leaves later than the app's date since it may run on for its minimum, as the rest of a sentence (H7)."""
+    late = [one for one in leaving if one.firm and one.deadline > app.lack.date]
+    last = max(late, key=lambda one: (one.deadline, one.id), default=None)
+    if last is None or last.deadline != last.granted_at + 1000 * runs_for_s(state, last):
+        return ""
+    return f", as {last.id} may run for {runs_for_s(state, last)} s from its grant on"
+
+
 def _coming(state: ClusterState, app: App) -> str:
     """What is being done for it, as the rest of a sentence."""
     targets = [hold for hold in app.holds.values() if hold.reason in TARGETS]
@@ -213,7 +223,8 @@ def _coming(state: ClusterState, app: App) -> str:
     if names:
         named = _listed(names)
         text += f"; {named} {'is' if len(names) == 1 else 'are'} being emptied for it"
-        text += _until(one for target in targets for one in target.leaving.values())
+        leaving = [one for target in targets for one in target.leaving.values()]
+        text += _until(leaving) + _running_on(state, app, leaving)
     elif (date := _date(state, app)) is not None:
         text += f"; room is made for it by {moment(date)}"
     if app.lack.units > len(targets) and (before := ahead_of(state, app)):

@@ -23,6 +23,7 @@ from scheduler.rules.failures import closed_to
 from scheduler.rules.share.demands import held_units, units_of, wanted_units
 from scheduler.rules.share.entitlement import Entitlement, entitlement, filling
 from scheduler.rules.share.fill import Leaf
+from scheduler.rules.stage.needs import runs_for_s
 from scheduler.rules.state import ClusterState
 from tests.property.given import decides_nothing_more
 from tests.property.lawful import leaves_for_a_need, within_cap
@@ -81,8 +82,7 @@ class Sharing:
         with _rule("H6"):
             leaves_for_a_need(state, event)
         executor = state.executors[event.executor]
-        stated_s = state.apps[event.app].spec.min_runtime_s
-        runs_until = executor.granted_at + 1000 * (state.settings.min_runtime_s if stated_s is None else stated_s)
+        runs_until = executor.granted_at + 1000 * runs_for_s(state, executor)
         date = 0 if 0 < executor.until <= state.at else max(runs_until, self._dates.get(event.claimant or "", 0))
         if (event.deadline or 0) < date:
             raise RuleBroken("H7", f"{event.executor} is to leave {date - (event.deadline or 0)} ms early")

@@ -263,6 +263,12 @@ def _set(state: ClusterState, entitled: Entitlement, app: App, room: Room, why: 
         yield with_addresses(state.workers[to], event) if executor.resources.others else event
 
 
+def runs_for_s(state: ClusterState, executor: Allocation) -> int:
+    """How many seconds after its grant an executor does not have to leave for a need (semantics H7)."""
+    stated_s = state.apps[executor.app].spec.min_runtime_s
+    return state.settings.min_runtime_s if stated_s is None else stated_s
+
+
 class _Telling:
     """Tells executors to leave for the target of a claimant; `target` is its position."""
 
@@ -275,9 +281,8 @@ class _Telling:
         Whose slot is over knew its deadline from its grant on (semantics H10).
         """
         state, claimant = self._state, self._claimant
-        stated_s = state.apps[executor.app].spec.min_runtime_s
-        runs_s = state.settings.min_runtime_s if stated_s is None else stated_s
-        deadline = max(claimant.lack.date, executor.granted_at + runs_s * 1000, state.at)
+        runs_until = executor.granted_at + runs_for_s(state, executor) * 1000
+        deadline = max(claimant.lack.date, runs_until, state.at)
         return ExecutorRevoked(
             app=executor.app,
             executor=executor.id,

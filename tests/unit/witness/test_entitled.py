@@ -85,6 +85,14 @@ def test_a_claimant_is_told_in_one_sentence_what_is_its_own_and_by_when() -> Non
     assert target["leaving"][0]["deadline"] == standing["date"]
 
 
+def test_who_waits_longer_since_an_executor_runs_for_its_minimum_is_told_so() -> None:
+    cluster = played(replace(submit("x", "a", 16), min_runtime_s=900), submit("y", "b", 4))
+    told = explain(facts(cluster), "y")
+    assert " at the latest, as x.0 may run for 900 s from its grant on." in told["standing"]["text"]
+    assert told["standing"]["targets"][0]["leaving"][0]["deadline"] > told["standing"]["date"]
+    assert explain(facts(cluster), "x")["losses"]
+
+
 def test_a_loser_is_told_what_leaves_and_its_receipt() -> None:
     told = explain(facts(lent()), "x")
     assert told["standing"]["text"].startswith("You hold 12 cores, of which 4 cores are lent to you; 8 cores are yours")
