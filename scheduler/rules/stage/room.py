@@ -407,12 +407,20 @@ class Fragments:
     def __init__(self, state: ClusterState, entitled: Entitlement, at: int) -> None:
         self._state, self._entitled, self._at = state, entitled, at
         self._known = CheapestFirst(state, entitled)
+        self._alike: dict[tuple[str, str, Resources], bool] = {}
 
     def keep(self, app: App) -> bool:
         """Whether room is made for the app nowhere, and can be made nowhere (semantics H6)."""
         if app.holds:
             return False
-        return Seeking(self._state, self._entitled, app, self._at, self._known).is_in_vain()
+        kind = app.spec.company, app.spec.user, unit_of(app)
+        plain = not (app.troubles or app.executors)  # others like it have the same means
+        found = self._alike.get(kind) if plain else None
+        if found is None:
+            found = Seeking(self._state, self._entitled, app, self._at, self._known).is_in_vain()
+            if plain and (not found or self._known.plan().units[app.id]):
+                self._alike[kind] = found
+        return found
 
 
 def last_granted_first(executors: Iterable[Allocation]) -> list[Allocation]:
