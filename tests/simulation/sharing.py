@@ -166,9 +166,10 @@ def _has_targets(state: ClusterState, entitled: Entitlement) -> None:
     for app in state.indexes.needy:
         if app.lack.units <= len(app.holds) or not state.companies[app.spec.company].spec.may_borrow:
             continue
+        without = {*app.troubles, *closed_to(state, app, state.at)}
         for worker in state.workers.values():
             usable = worker.status == "alive" and not worker.holds and worker.suspicion is None
-            if usable and worker.id not in app.troubles and _surplus_makes_room(state, entitled, app, worker):
+            if usable and worker.id not in without and _surplus_makes_room(state, entitled, app, worker):
                 raise RuleBroken("H6", f"{app.id} has no target, and surplus on {worker.id} makes room for it")
 
 

@@ -99,7 +99,8 @@ def whatif(  # noqa: PLR0913 (options)
 
     Runs in virtual time. Submissions, task durations and workers are as in the log; settings and quotas are as given,
     and workers may be added but not removed. An app whose schedule differs ends once it was granted as many
-    core-milliseconds as in the log. Both runs are measured as by `fairlog fairness`. Under unchanged rules every
+    core-milliseconds as in the log. Who is told to leave ends at its date, or with its tasks; what is lost by that is
+    done again. Both runs are measured as by `fairlog fairness`. Under unchanged rules every
     decision is that of the log.
 
     With --edition 3, a second table says who holds above and below an entitlement where the log ends: as the log left
