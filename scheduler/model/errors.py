@@ -192,6 +192,16 @@ class LimitExceeded(CommandRejected):
         super().__init__(f"limit {name} of {holder} is {limit}, and {present}")
 
 
+class TooManySizes(CommandRejected):
+    """Executors of a company's apps would have more sizes than a filling regards (semantics H2)."""
+
+    def __init__(self, company: str, size: str, number: int, most: int) -> None:
+        super().__init__(
+            f"executors of {size} would be size number {number} of company {company!r}, whose apps that have not ended "
+            f"may have executors of {most} sizes; ask for a size that they have, or wait until apps of another one end"
+        )
+
+
 class RuntimeTooLong(CommandRejected):
     """An app would run longer than its company's apps may (semantics X1)."""
 

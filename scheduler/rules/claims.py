@@ -124,13 +124,21 @@ class Claims:
         spec, driver = app.spec, app.unplaced_driver
         return self.need(spec, app.sizing, app.requested, app.executor_limit, driver)
 
+    def size(self, sizing: Sizing, cores_per_task: int) -> Resources:
+        """The smallest executor of an app of that sizing, whether it asks for one now or not (semantics A7)."""
+        return self._alone_of(sizing, cores_per_task).executor
+
+    def _alone_of(self, sizing: Sizing, cores_per_task: int) -> Need:
+        alone = self._alone.get((sizing, cores_per_task))
+        if alone is None:
+            alone = self._alone[sizing, cores_per_task] = self._need_alone(sizing, cores_per_task)
+        return alone
+
     def need(
         self, spec: AppRegistered, sizing: Sizing, requested: Resources, limit: int | None, driver: Resources
     ) -> Need:
         """The need of an app of that sizing, request and limit, whose driver needs that much now (A8, N3)."""
-        alone = self._alone.get((sizing, spec.cores_per_task))
-        if alone is None:
-            alone = self._alone[sizing, spec.cores_per_task] = self._need_alone(sizing, spec.cores_per_task)
+        alone = self._alone_of(sizing, spec.cores_per_task)
         if spec.driver is None and limit != 0:
             return alone
         executor, least = alone.executor, alone.least

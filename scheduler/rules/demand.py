@@ -39,7 +39,7 @@ from scheduler.rules.placement.sizing import requested_resources
 from scheduler.rules.placement.yarn import Preferences, rethought, without
 from scheduler.rules.programs import resized
 from scheduler.rules.state import ClusterState
-from scheduler.rules.submission import check_stated_size
+from scheduler.rules.submission import check_sizes, check_stated_size
 from scheduler.rules.validate import (
     MAX_EXECUTORS,
     MAX_NAMED,
@@ -144,6 +144,7 @@ def _sized(state: ClusterState, app: App, command: ScaleApp) -> Sizing:
     again = resized(app, sizing, command.executor_cores, command.executor_memory_mb, others)
     if again != sizing:
         check_stated_size(state, again)
+        check_sizes(state, state.companies[app.spec.company], again, app.spec.cores_per_task)
     return again
 
 

@@ -738,6 +738,8 @@ class Company:
     last_selected: int = 0
     apps: int = 0
     """How many apps it has that have not ended."""
+    sizes: dict[Resources, int] = field(default_factory=dict)
+    """What a smallest executor of its apps has that have not ended -> of how many (semantics H2)."""
     users: dict[str, User] = field(default_factory=dict)
     leaving: Resources = NOTHING
     """What its executors and drivers hold that were told to leave."""

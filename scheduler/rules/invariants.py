@@ -41,6 +41,7 @@ def violations(state: ClusterState) -> Iterator[str]:
     yield from _pending_and_waiting(state)
     yield from _drivers(state)
     yield from _claims(state)
+    yield from _sizes(state)
     yield from _needs(state)
     yield from _numbers(state)
     yield from _slots(state)
@@ -115,6 +116,17 @@ def _claims(state: ClusterState) -> Iterator[str]:
     for level, standing in known:
         if (standing.claimed, standing.unserved) != (claimed[level], unserved[level]):
             yield f"{level or 'the cluster'} counts {standing} where its apps claim {claimed[level]}"
+
+
+def _sizes(state: ClusterState) -> Iterator[str]:
+    """The sizes of the executors of each company's apps (semantics H2)."""
+    found: defaultdict[str, Counter[Resources]] = defaultdict(Counter)
+    for app in state.apps.values():
+        if app.ended is None:
+            found[app.spec.company][state.claims.size(app.sizing, app.spec.cores_per_task)] += 1
+    for name, company in state.companies.items():
+        if company.sizes != found[name]:
+            yield f"company {name!r} counts executors of {company.sizes}, but its apps have {dict(found[name])}"
 
 
 def _needs(state: ClusterState) -> Iterator[str]:

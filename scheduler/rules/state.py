@@ -26,7 +26,7 @@ from scheduler.rules.entities import App, Company, Worker, spent_by
 from scheduler.rules.facts import MINUTE_MS, Facts
 from scheduler.rules.fleet import tally
 from scheduler.rules.fold import accounts, apps, cluster, grants, workers
-from scheduler.rules.fold.effects import count_apps, reconsider, set_live, set_quotas
+from scheduler.rules.fold.effects import count_apps, count_size, reconsider, set_live, set_quotas
 from scheduler.rules.placement.sizing import executor_sizes
 from scheduler.rules.preconditions import PRECONDITIONS
 
@@ -215,6 +215,9 @@ class ClusterState(Facts):
 
     def _index_apps(self) -> None:
         """Work out what follows of the apps that have not ended."""
+        for app in self.apps.values():
+            if app.ended is None:
+                count_size(self, app, 1)
         pending = [app for app in self.apps.values() if not app.admitted and app.ended is None]
         ready = sorted((app for app in pending if app.ready), key=lambda app: app.ready_position)
         self.queue.push_all(ready)

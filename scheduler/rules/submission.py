@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from scheduler.model.arrays import preferences
 from scheduler.model.commands import SubmitApp
-from scheduler.model.errors import DuplicateApp, InvalidCommand, NeverFits, QuotaExceeded
+from scheduler.model.errors import DuplicateApp, InvalidCommand, NeverFits, QuotaExceeded, TooManySizes
 from scheduler.model.events import AppChanged, AppRegistered, Computed, Elastic, Fixed, OnePerWorker, Sizing
 from scheduler.model.resources import MAX_AMOUNT, NOTHING, Resources, aligned
 from scheduler.model.targets import place_of
@@ -24,6 +24,8 @@ from scheduler.rules.runtime import runtime_of, warning_of
 from scheduler.rules.state import ClusterState
 from scheduler.rules.validate import MAX_NEAR, check_range, shorten
 
+MOST_SIZES = 64
+"""How many sizes the executors of a company's apps that have not ended may have: a filling regards each (H2)."""
 SPARK_MEMORY_MB = 1024
 """Default memory of an executor or a driver, as in Spark."""
 
@@ -92,6 +94,7 @@ def registration(state: ClusterState, company: Company, command: SubmitApp, at: 
         _check_purchase(company, registered, _first_unit(state, registered) if state.by_entitlement else None)
         if sizes:
             check_size(state, sizing, command.cores)
+        check_sizes(state, company, sizing, ask.cores_per_task)
         _check_fits(state, registered)
         check_together(state, company, command, registered)
     return registered
@@ -226,6 +229,14 @@ def check_size(state: ClusterState, sizing: Sizing, cores: int | Literal["unlimi
     each = Resources(sizing.each.cores if isinstance(sizing, Fixed) else least.cores, sizing.memory_mb)
     if not each.covers(least) or not most.covers(each):
         raise InvalidCommand(f"executors must have between {least} and {most} (setting own_sizes), not {each}")
+
+
+def check_sizes(state: ClusterState, company: Company, sizing: Sizing, cores_per_task: int) -> None:
+    """Raises: TooManySizes if executors of the company's apps would have more sizes than they may (semantics H2)."""
+    if state.by_entitlement and len(company.sizes) >= MOST_SIZES:
+        size = state.claims.size(sizing, cores_per_task)
+        if size not in company.sizes:
+            raise TooManySizes(company.spec.company, str(size), len(company.sizes) + 1, MOST_SIZES)
 
 
 def _check_fits(state: ClusterState, app: AppRegistered) -> None:

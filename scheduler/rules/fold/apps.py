@@ -12,7 +12,16 @@ from scheduler.model.resources import NOTHING
 from scheduler.rules.admission.queue import ask_of
 from scheduler.rules.entities import NO_LACK, App, Demand, Lack, Slot, User, shared_spec
 from scheduler.rules.facts import Facts
-from scheduler.rules.fold.effects import count_runtime, forget_if_over, reconsider, restate, set_need, set_owed, stop
+from scheduler.rules.fold.effects import (
+    count_runtime,
+    count_size,
+    forget_if_over,
+    reconsider,
+    restate,
+    set_need,
+    set_owed,
+    stop,
+)
 from scheduler.rules.ledger import add_request
 
 SIGNALS_KEPT = 8
@@ -46,6 +55,7 @@ def _app_registered(facts: Facts, event: AppRegistered) -> None:
         app.demand = Demand(backlog_executors=event.elastic.backlog, next_step=event.elastic.step)
     company.apps += 1
     facts.apps[event.app] = app
+    count_size(facts, app, 1)
     if facts.claims.counts_apps:
         facts.claims.count(app, pending=1)
     if facts.limits.rated:
@@ -124,7 +134,10 @@ def _app_changed(facts: Facts, event: events.AppChanged) -> None:
     facts.claims.restate(app, asked.request)
     limit, wanted = app.executor_limit, app.wants_more
     app.done_cores, app.executor_limit = event.done_cores, event.executor_limit
-    app.sizing = event.sizing
+    if event.sizing is not app.sizing:
+        count_size(facts, app, -1)
+        app.sizing = event.sizing
+        count_size(facts, app, 1)
     if app.admitted:
         set_need(facts, app)
     else:
@@ -153,6 +166,7 @@ def _app_removed(facts: Facts, event: events.AppRemoved) -> None:
     """The app leaves waitingApps and the ledgers, or its queue; what still runs is to stop (semantics A5)."""
     app = facts.apps[event.app]
     app.ended, app.ended_at, app.detail = event.reason, facts.at, event.detail
+    count_size(facts, app, -1)
     stop(facts, app)
     if app.max_runtime_s is not None:
         count_runtime(facts, app)

@@ -11,7 +11,7 @@ from scheduler.model import events
 from scheduler.model.events import ClusterConfigured, CommandRefused, CompanyRegistered, Event
 from scheduler.rules.entities import Company, Election
 from scheduler.rules.facts import Facts
-from scheduler.rules.fold.effects import count_apps, forget_ended, reconsider, set_need, set_quotas
+from scheduler.rules.fold.effects import count_apps, count_size, forget_ended, reconsider, set_need, set_quotas
 from scheduler.rules.ledger import Usage
 from scheduler.rules.placement.sizing import executor_sizes
 
@@ -30,9 +30,12 @@ def _cluster_configured(facts: Facts, event: ClusterConfigured) -> None:
     facts.fleet.configure(executor_sizes(event), facts.minimum_executor())
     facts.claims.configure(event)
     facts.claims.recount_unserved(facts.waiting.values())
+    for company in facts.companies.values():
+        company.sizes.clear()
     for app in facts.apps.values():
         if app.ended is None:
             set_need(facts, app)
+            count_size(facts, app, 1)
     facts.queue.configure(event)
     set_quotas(facts)
     for app in facts.waiting.values():

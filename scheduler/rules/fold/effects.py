@@ -50,6 +50,11 @@ def set_live(facts: Facts, worker: Worker, *, was: bool, now: bool) -> None:
         facts.claims.stay(allocation, facts.apps[allocation.app], live=now)
 
 
+def count_size(facts: Facts, app: App, change: int) -> None:
+    """Of so many more apps of its company the smallest executor has this app's size (semantics H2)."""
+    tally(facts.companies[app.spec.company].sizes, facts.claims.size(app.sizing, app.spec.cores_per_task), change)
+
+
 def set_cluster(facts: Facts) -> None:
     """Which apps live workers could host, what they claim, and quotas, by the workers there are (A8, N3, C2)."""
     facts.claims.review()

@@ -19,7 +19,7 @@ from scheduler.model.commands import (
     SetLimit,
     SubmitApp,
 )
-from scheduler.model.errors import InvalidCommand, QuotaExceeded
+from scheduler.model.errors import InvalidCommand, QuotaExceeded, TooManySizes
 from scheduler.model.events import (
     AppAdmitted,
     DriverAllocated,
@@ -376,6 +376,22 @@ def test_a_submission_to_a_full_cluster_that_gets_nothing_needs_no_filling() -> 
     assert shared.state.filling.kept is before is not None
     submit(shared, "other", "b", 8, 2)
     assert shared.state.filling.kept is not before
+
+
+def test_executors_of_a_company_have_at_most_64_sizes_at_once() -> None:
+    shared = cluster("a", "b", w0=128)
+    for each in range(1, 65):
+        submit(shared, f"a-{each}", "a", each, each)
+    with pytest.raises(TooManySizes, match=r"executors of 65 cores and 256 MiB would be size number 65 of .* 64 sizes"):
+        submit(shared, "a-65", "a", 65, 65)
+    assert "a-65" not in shared.state.apps
+    submit(shared, "a-again", "a", 64, 64)
+    submit(shared, "b-65", "b", 65, 65)
+    for app in ("a-64", "a-again"):
+        with pytest.raises(TooManySizes):
+            submit(shared, "a-65", "a", 65, 65)
+        shared.turn(KillApp(app=app))
+    submit(shared, "a-65", "a", 65, 65)
 
 
 def test_a_limit_of_the_company_holds_among_users_that_enter_together() -> None:
