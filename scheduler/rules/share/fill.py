@@ -237,6 +237,10 @@ class UserNode(Node):
         return self.number
 
 
+Key = tuple[int, Resources, bool, tuple[int, ...]]
+"""Whose turn it is, the least first: level of the share, next unit, whether nobody holds that, and rank (H3)."""
+
+
 @dataclass(slots=True, eq=False)
 class CompanyNode(Node):
     """A company: its weight, its cap if it may not pass its quota, and its users."""
@@ -250,12 +254,15 @@ class CompanyNode(Node):
     """When it was selected last, by log position, as the ranks of its pending apps have it."""
     changed: int = 0
     """The number of the filling for which the ties among its users were looked at last."""
-    last: tuple[int, Resources] = (-1, NOTHING)
-    """The level and the unit of the user that was handed something last."""
+    turn: Key = (-1, NOTHING, True, ())
+    """That of the user that was handed something last."""
+
+    @property
+    def last(self) -> tuple[int, Resources]:
+        """The level and the unit of the user that was handed something last."""
+        return self.turn[0], self.turn[1]
 
 
-Key = tuple[int, Resources, bool, tuple[int, ...]]
-"""Whose turn it is, the least first: level of the share, next unit, whether nobody holds that, and rank (H3)."""
 LEVELS = 1 << 128
 """Levels of a whole quota: so many that shares are ordered exactly, since amounts are below 2^60."""
 NOWHERE = LEVELS << 128
@@ -334,7 +341,7 @@ def _spare(room: Resources, size: Resources) -> int:
 
 
 EVERY = 64
-"""After so many units, and as many again for each 128 users, it is marked how far a filling is."""
+"""After so many units, and as many again for each 64 users, it is marked how far a filling is."""
 MOST_MARKS = 48
 DENSE = 12
 """So many of the last marks stay, and of those before one of two as often as there are too many."""
@@ -355,7 +362,7 @@ class Mark:
     """What units were in all that had a driver in them."""
     handed: int
     dropped: int
-    companies: list[tuple[Resources, Resources, tuple[int, Resources]]]
+    companies: list[tuple[Resources, Resources, Key]]
     """Of each company: what it was handed, what its drivers hold, and whose turn it was last."""
     users: list[list[Stood]]
 
@@ -391,7 +398,7 @@ class Filling:
         self._plain = True
         """Whether shares only rose: no unit had further kinds, or no memory, and nobody was handed anything first."""
         self._last_mark = 0
-        self._every = EVERY * max(1, sum([len(company.users) for company in self.companies]) // 128)
+        self._every = EVERY * max(1, sum([len(company.users) for company in self.companies]) // 64)
 
     def run(self, first: Iterable[First] = ()) -> None:
         """Repeat: the company with the least share, in it the user with the least, its next unit (semantics H2).
@@ -407,14 +414,14 @@ class Filling:
         while queue:
             key, number = queue[0]
             if key[0] != level:
-                if self._plain and len(self.handed) >= self._last_mark + self._every and key[0] < NOWHERE:
+                if len(self.handed) >= self._last_mark + self._every and self._plain and key[0] < NOWHERE:
                     self._mark(following)
                 level = key[0]
             company, users, leaves = self.companies[number], waiting[number], following[number]
             turn, place = users[0]
             user, leaf = company.users[place], leaves[place]
             if leaf is not None:
-                company.last = turn[0], turn[1]
+                company.turn = turn
                 self._hand(company, user, leaf)
                 leaf = leaves[place] = user.next()
             if leaf is not None:
@@ -466,7 +473,7 @@ class Filling:
                 starts=self._starts.copy(),
                 handed=len(self.handed),
                 dropped=len(self.dropped),
-                companies=[(company.used, company.drivers, company.last) for company in self.companies],
+                companies=[(company.used, company.drivers, company.turn) for company in self.companies],
                 users=users,
             )
         )
@@ -483,7 +490,7 @@ class Filling:
         self.handed, self.dropped = before.handed, before.dropped
         del self.handed[mark.handed :], self.dropped[mark.dropped :]
         marks = self.marks = before.marks[: before.marks.index(mark)]
-        while marks and any(marks[-1].companies[each][2] == mark.companies[each][2] for each in settled):
+        while marks and any(marks[-1].companies[each][2][:2] == mark.companies[each][2][:2] for each in settled):
             marks.pop()
         self._last_mark, self.number = mark.handed - self._every, before.number + 1
 
@@ -530,9 +537,13 @@ class Filling:
             user.used += size
             company.used += size
             leaf.units += 1
-            user.note(size)
-            if size.others or not size.memory_mb:
-                self._plain = False
+            runs = user.runs
+            if runs and runs[-1][0] is size:
+                runs[-1][1] += 1
+                user.number += 1
+            else:
+                user.note(size)
+                self._plain = self._plain and not size.others and size.memory_mb > 0
         if leaf.cause:
             user.marred = True
             self.dropped.append(leaf)

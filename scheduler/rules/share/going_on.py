@@ -51,7 +51,7 @@ class GoingOn:
         run = Filling(mark.rooms, before.companies, before.total)
         settled: list[int] = []
         for number, node in enumerate(before.companies):
-            node.used, node.drivers, node.last = mark.companies[number]
+            node.used, node.drivers, node.turn = mark.companies[number]
             if node.name in changed:
                 node.changed = self._number
             tied = self._as_far(run, node, mark, mark.users[number])
