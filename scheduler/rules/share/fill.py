@@ -255,7 +255,7 @@ class CompanyNode(Node):
     changed: int = 0
     """The number of the filling for which the ties among its users were looked at last."""
     turn: Key = (-1, NOTHING, True, ())
-    """That of the user that was handed something last."""
+    """The place of the user that was handed something last."""
 
     @property
     def last(self) -> tuple[int, Resources]:
