@@ -326,6 +326,30 @@ def test_an_app_is_released_reprioritized_held_and_killed(page: Page, rig: Rig) 
     assert rig.api.view("app", app="held")["priority"] == 7
 
 
+def test_an_app_that_runs_is_put_back_once_that_is_confirmed(page: Page, rig: Rig) -> None:
+    """Semantics X6: it runs again under its own id. What is pending has no such button."""
+
+    def executors() -> set[str]:
+        return {each["executor"] for each in rig.api.view("app", app="goes-back")["executors"]}
+
+    rig.submit("goes-back", company="globex", tasks=4, command=("sleep", "600"))
+    wait_until(lambda: rig.api.view("app", app="goes-back")["state"] == "running", "the app to run")
+    before = executors()
+    show(page, rig, "/apps")
+    mine = row(page, "goes-back")
+    mine.get_by_role("button", name="Requeue").click()
+    page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
+    assert executors() == before
+    mine.get_by_role("button", name="Requeue").click()
+    dialog = page.get_by_role("dialog")
+    has(dialog, "Put goes-back back?")
+    dialog.get_by_role("button", name="Requeue").click()
+    has(page.locator("#said"), "goes-back is put back into its queue")
+    wait_until(lambda: executors() - before, "the app to run again")
+    playwright.expect(row(page, "waits").get_by_role("button", name="Requeue")).to_have_count(0)
+    rig.api.send(KillApp(app="goes-back"))
+
+
 def test_what_happens_elsewhere_comes_by_itself_and_moves_nothing_else(page: Page, rig: Rig) -> None:
     show(page, rig, "/apps")
     page.get_by_role("searchbox", name="User").focus()
