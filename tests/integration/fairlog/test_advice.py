@@ -166,6 +166,7 @@ def unused(here: Here) -> None:
     assert found["cost"] == "up to 1 core that others could use"
     here.shell.ok("settings", "set", "idle_end_s=none")
     here.shell.ok(*advised(found["do"], "kill"))
+    wait_until(lambda: not here.shell.app(app)["executors"], "the end of what ran of it")
 
 
 def worker_lost(here: Here) -> None:
