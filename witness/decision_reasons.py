@@ -15,6 +15,7 @@ from scheduler.rules.decide import place
 from scheduler.rules.entities import App
 from scheduler.rules.failures import left_out
 from scheduler.rules.fleet import Shape
+from scheduler.rules.labels import amounts_in, met_by, sought, tried_by
 from scheduler.rules.placement.executors import PLACEMENTS
 from scheduler.rules.placement.sizing import executor_sizes
 from scheduler.rules.state import ClusterState
@@ -75,7 +76,8 @@ def why_driver(state: ClusterState, event: DriverAllocated) -> Reason:
         held = sum(one.resources.cores for one in state.workers[event.worker].drivers.values())
         text = f"of the workers with room {event.worker} came first: drivers hold {held} cores there, and it fits best"
         return _reason("H5", text)
-    room = sum(1 for _ in state.fleet.candidates(event.resources, "worker-id"))
+    size = sought(event.resources, state.apps[event.app].need.demand)
+    room = sum(1 for _ in state.fleet.candidates(size, "worker-id"))
     order = f"derived from log position {state.head}" if state.settings.spread_out_drivers else "by id"
     return _reason("D2", f"{event.worker} was the first of {room} workers with room, in the order {order}")
 
@@ -142,16 +144,26 @@ def _seen(
         )
     size = event.resources
     least = Resources(app.spec.cores_per_task, size.memory_mb, size.others) if grows else size
-    found = list(state.fleet.candidates(least, settings.worker_selection, sparing=state.sparing))
+    demand = _demand_met(state, app, event.worker)
+    found = list(state.fleet.candidates(sought(least, demand), settings.worker_selection, sparing=state.sparing))
     if placement.one_a_worker:
         own = {executor.worker for executor in app.executors.values()}
         found = [candidate for candidate in found if candidate[0] not in own]
-    candidates = {worker: (number, free) for number, (worker, free) in enumerate(found, start=1)}
+    candidates = {worker: (number, amounts_in(free)) for number, (worker, free) in enumerate(found, start=1)}
     how = f"{placement.name}: {placement.wording}, workers ordered by {settings.worker_selection} (P1)"
-    if state.sparing and state.fleet.offering:
+    if state.sparing and (state.fleet.offering or state.fleet.classes):
         how += ", those with fewer kinds that the app does not request first (P1)"
+    if demand:
+        preferred = ", those that it prefers among them" if demand != app.need.demand else ""
+        how += f", of those that the app may use by their labels{preferred} (P9)"
     where = _reason("L5" if event.locality else placement.rule, how)
     return {**reasons, "workers": where}, candidates
+
+
+def _demand_met(state: ClusterState, app: App, name: str) -> str:
+    """What was sought of the labels of the worker that was found: preferred ones as well, if it has them (P9)."""
+    worker = state.workers[name]
+    return next(each for each in tried_by(app.spec) if met_by(each, worker.labels, worker.taints))
 
 
 def _computed(state: ClusterState, app: App, sizing: Computed, event: ExecutorAllocated) -> dict[str, Reason]:

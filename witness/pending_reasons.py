@@ -20,6 +20,7 @@ from scheduler.rules.admission.queue import CompanyQueue, UserQueue
 from scheduler.rules.entities import App, Worker
 from scheduler.rules.failures import kept_from
 from scheduler.rules.failures import left_out as left_out_of
+from scheduler.rules.labels import excluded_by, met_by, sought
 from scheduler.rules.placement.drivers import within_max_drivers
 from scheduler.rules.placement.sizing import executor_memory_mb, for_tasks, smallest_cores
 from scheduler.rules.state import ClusterState
@@ -28,6 +29,11 @@ from scheduler.rules.views import exclusions, suspicion
 from witness.entitled_reasons import in_need, left_out
 from witness.failing import exclusion_in_words, suspicion_in_words
 
+_OF_WORKERS = {
+    *("not-entitled", "larger-than-share", "driver", "no-worker-large-enough", "excluded", "need", "locality"),
+    "workers-full",
+}
+"""The causes that depend on which workers an app may use."""
 _NAMED = 5
 """The largest number of names in a sentence."""
 
@@ -49,7 +55,36 @@ class Wait(NamedTuple):
 
 
 def waits_for(state: ClusterState, app: App) -> Wait | None:
-    """Why the app is not admitted (A3) or has no executor (P1); None if it does not wait for either (semantics Z2)."""
+    """Why the app is not admitted (A3) or has no executor (P1); None if it does not wait for either (semantics Z2).
+
+    Where that depends on which workers it may use by their labels, it is said how many these are (P9).
+    """
+    wait = _waits_for(state, app)
+    if wait is None or wait.cause not in _OF_WORKERS or not (app.need.demand or _any_taint(state)):
+        return wait
+    return wait._replace(tell=partial(_within_labels, state, app, wait.tell))
+
+
+def _any_taint(state: ClusterState) -> bool:
+    return any(worker.taints for worker in state.workers.values())
+
+
+def _within_labels(state: ClusterState, app: App, tell: Callable[[], Told]) -> Told:
+    """What keeps the app waiting, and how many workers each of its terms excludes (semantics P9)."""
+    live, usable = _live(state), len(_usable(state, app))
+    if usable == len(live):
+        return tell()
+    excluding = dict(excluded_by(app.need.demand, [(worker.labels, worker.taints) for worker in live]))
+    each = ", ".join([f"{term} excludes {number}" for term, number in excluding.items()])
+    facts = {"labels": {"usable": usable, "of": len(live), "excluding": excluding}}
+    workers = f"{len(live)} live worker{'s' * (len(live) != 1)}"
+    if not usable:
+        return f"its labels let it use none of {workers}: {each}", facts
+    text, others = tell()
+    return f"{text}; its labels let it use {usable} of {workers}: {each}", {**others, **facts}
+
+
+def _waits_for(state: ClusterState, app: App) -> Wait | None:
     if app.ended is not None or (app.executors and app.admitted):
         return None
     if app.admitted:
@@ -87,8 +122,9 @@ def _shut_out(state: ClusterState, company: CompanyQueue, app: App) -> Wait | No
     """No large worker (N3), or a limit (N2): such an app takes no part in the filling (semantics H2)."""
     spec, limit = app.spec, company.limit
     if not app.need.hostable:
-        size = app.need.least if not state.fleet.could_host(app.need.least) else app.need.driver
-        return Wait("no-worker-large-enough", "N3", partial(_nearest, _live(state), size, of_free=False))
+        fits = state.fleet.could_host(sought(app.need.least, app.need.demand))
+        size = app.need.driver if fits else app.need.least
+        return Wait("no-worker-large-enough", "N3", partial(_nearest, _usable(state, app), size, of_free=False))
     if limit.limited and (over := limit.broken(spec.user, app.requested)) is not None:
         return Wait("beyond-limit", "N2", partial(_over_limit, spec.company, *over))
     return None
@@ -126,6 +162,11 @@ def _no_worker() -> Told:
 
 def _live(state: ClusterState) -> list[Worker]:
     return [worker for worker in state.workers.values() if worker.status == "alive"]
+
+
+def _usable(state: ClusterState, app: App) -> list[Worker]:
+    """The live workers that the app may use by their labels (semantics P9)."""
+    return [worker for worker in _live(state) if met_by(app.need.demand, worker.labels, worker.taints)]
 
 
 def _over_limit(company: str, user: str, over: Broken) -> Told:
@@ -181,7 +222,7 @@ def _for_its_wish(state: ClusterState, app: App, size: Resources) -> Wait:
     """Why its demand does not rise from nothing to what was stated (L1): N3, N2, or the next turn."""
     company = state.queue.companies[app.spec.company]
     if not app.need.hostable:
-        return Wait("no-worker-large-enough", "N3", partial(_nearest, _live(state), size, of_free=False))
+        return Wait("no-worker-large-enough", "N3", partial(_nearest, _usable(state, app), size, of_free=False))
     over = company.limit.broken(app.spec.user, size, 0)
     if over := over or over_app_cores(state.limits, app.spec, app.requested.cores, size.cores):
         return Wait("beyond-limit", "N2", partial(_over_limit, app.spec.company, *over))
@@ -201,7 +242,7 @@ def _for_placement(state: ClusterState, app: App) -> Wait:
     kept = kept_from(state, app, state.at)
     with state.seen_by(app, kept):
         size = _smallest(state, app)
-        room = state.fleet.has_room(size)
+        room = state.fleet.has_room(sought(size, app.need.demand))
     if room:
         if app.demand.wanted:
             return Wait("locality", "L5", partial(_preferring, state, app))
@@ -210,7 +251,7 @@ def _for_placement(state: ClusterState, app: App) -> Wait:
     needed = in_need(state, app) if state.by_entitlement else None
     if room:
         return Wait("next-turn", "T2", _soon) if needed is None else Wait(*needed)
-    return _barred(state, app, size, kept) or (_for_room(state, size) if needed is None else Wait(*needed))
+    return _barred(state, app, size, kept) or (_for_room(state, app, size) if needed is None else Wait(*needed))
 
 
 def _soon() -> Told:
@@ -238,7 +279,8 @@ def _barred(state: ClusterState, app: App, size: Resources, kept: Collection[str
     if any(worker.status == "alive" and worker.open_to(app.id).covers(size) for worker in there):
         unstartable = all(app.troubles[worker.id].unstartable for worker in there)
         return Wait("excluded", "W9" if unstartable else "W7", partial(_excluded, state, app))
-    suspects = [worker for worker in state.indexes.suspects if worker.shut and worker.free.covers(size)]
+    able = _usable(state, app)
+    suspects = [each for each in state.indexes.suspects if each.shut and each.free.covers(size) and each in able]
     return Wait("suspect-worker", "W8", partial(_suspected, suspects)) if suspects else None
 
 
@@ -267,7 +309,7 @@ def _for_its_driver(state: ClusterState, app: App, size: Resources) -> Wait:
     barred = _barred(state, app, size, kept)
 
     def for_room() -> Told:
-        text, facts = barred.tell() if barred is not None else _for_room(state, size).tell()
+        text, facts = barred.tell() if barred is not None else _for_room(state, app, size).tell()
         return f"its driver waits: {text}", facts
 
     return Wait("driver", "D1" if barred is None else barred.rule, for_room)
@@ -279,7 +321,7 @@ def _for_an_entitled_driver(state: ClusterState, app: App, size: Resources) -> W
     found = _barred(state, app, size, kept)
     if found is None:
         needed = in_need(state, app)
-        found = _for_room(state, size) if needed is None else Wait(*needed)
+        found = _for_room(state, app, size) if needed is None else Wait(*needed)
     tell = found.tell
 
     def driver_waits() -> Told:
@@ -300,9 +342,9 @@ def _preferring(state: ClusterState, app: App) -> Told:
     return text, {"hosts": [*hosts], "since": since}
 
 
-def _for_room(state: ClusterState, size: Resources) -> Wait:
+def _for_room(state: ClusterState, app: App, size: Resources) -> Wait:
     """No worker is large enough, or none has room; the nearest one is told."""
-    live = _live(state)
+    live = _usable(state, app)
     if fitting := [worker for worker in live if worker.offer.covers(size)]:
         if not any(worker.beside_drivers.covers(size) for worker in fitting):
             return Wait("workers-full", "P1", partial(_drivers_stay, fitting, size))

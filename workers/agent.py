@@ -474,6 +474,7 @@ class Agent:
             memory_mb=offer.memory_mb,
             resources=offer.resources,
             labels=offer.labels,
+            taints=offer.taints,
         )
         return command, Registrant(os.getpid(), offer.host, started_s(os.getpid()), isolation(offer.launcher))
 

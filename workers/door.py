@@ -108,6 +108,7 @@ class Registering(msgspec.Struct, frozen=True):
     rack: str = ""
     resources: dict[str, tuple[str, ...]] = {}
     labels: dict[str, str] = {}
+    taints: tuple[str, ...] = ()
 
     @property
     def offer(self) -> dict[str, Any]:

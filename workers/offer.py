@@ -42,7 +42,7 @@ class Offer(BaseModel):
     - `drain`: when asked to stop, the agent waits until everything has ended, then removes the worker.
     - `any_cores`, `any_memory`: nobody has stated it, so that an invitation may lower it.
     - `resources`: kind -> addresses that it offers (semantics R1).
-    - `labels`: what people know it by.
+    - `labels`: what people and apps know it by; `taints`: what apps must tolerate (semantics P9).
     - `launcher`: where tasks run (`workers.launchers`); `cells`: what they find there.
     - `unsafe_plain`: tasks of several companies may run without cells.
     - `grace_s`: seconds between SIGTERM and SIGKILL.
@@ -60,6 +60,7 @@ class Offer(BaseModel):
     any_memory: bool = False
     resources: dict[str, tuple[str, ...]] = {}
     labels: dict[str, str] = {}
+    taints: tuple[str, ...] = ()
     run_dir: Path
     launcher: str = "plain"
     unsafe_plain: bool = False

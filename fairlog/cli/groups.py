@@ -82,6 +82,7 @@ ELSEWHERE = {
 OPTIONS_ELSEWHERE = {
     "account": ("--company",),
     "accounts": ("--company",),
+    "constraint": ("--require",),
     "cpus-per-task": ("--cores-per-task",),
     "dependency": ("--after",),
     "endtime": ("--until",),
@@ -123,7 +124,6 @@ NOT_HERE = {
     "array": _ONE_LINE,
     "array-unique": _ONE_LINE,
     "brief": "-o app,state,reason chooses columns",
-    "constraint": "workers have no features",
     "dead": "all workers are listed with their states",
     "delimiter": _BY_SCRIPTS,
     "exclude": "executors are placed by the setting placement",

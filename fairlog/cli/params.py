@@ -165,6 +165,31 @@ def read_label(text: str) -> tuple[str, str]:
     return key, value
 
 
+def read_terms(option: str) -> Callable[[str], tuple[str, ...]]:
+    """What reads labels as `KEY` or `KEY=VALUE`, separated by commas; a comma of a value stands behind a backslash."""
+
+    def read(text: str) -> tuple[str, ...]:
+        from scheduler.rules.validate import check_label_terms  # noqa: PLC0415 (few verbs need the rules)
+
+        terms = [term.replace("\\,", ",") for term in re.split(r"(?<!\\),", text)]
+        try:
+            return check_label_terms(option, terms)
+        except InvalidCommand as error:
+            raise click.BadParameter(str(error)) from None
+
+    return read
+
+
+def read_taint(text: str) -> str:
+    """The name of a taint. Raises: click.BadParameter."""
+    from scheduler.rules.validate import check_taints  # noqa: PLC0415 (few verbs need the rules)
+
+    try:
+        return check_taints("an option", (text,))[0]
+    except InvalidCommand as error:
+        raise click.BadParameter(str(error)) from None
+
+
 def label_option(**settings: Any) -> Callable[[F], F]:  # noqa: ANN401 (click's)
     """The option --label, which may be repeated, once a key; the verb gets `labels`, a dict."""
 

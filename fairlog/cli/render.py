@@ -202,6 +202,8 @@ def in_words(name: str, value: Any) -> Any:  # noqa: ANN401 (JSON)
         return second(value)
     if "memory" in name.lower():
         return size_text(value)
+    if name == "taints":
+        return " ".join(value)
     if name == "labels" or name.lower().endswith("resources"):
         return kinds_text(value)
     return ("no", "yes")[value] if isinstance(value, bool) else value

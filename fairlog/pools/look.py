@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from scheduler.model.resources import NOTHING, Resources, amounts_of
+from scheduler.rules.labels import demand_of, met_by
 
 if TYPE_CHECKING:
     from fairlog.pools.providers import Instance
@@ -163,9 +164,11 @@ def _needed(pool: Pool, lacking: Sequence[Mapping[str, Any]]) -> tuple[int, Reso
     And the largest executor that no worker of the pool can hold.
     """
     each, rooms, unfit = pool.each, list[Resources](), NOTHING
+    labels = {"pool": pool.name, **pool.labels}
     sizes = [
         (Resources(want["cores"], want["memory"], amounts_of(want["resources"])), int(want["missing"]))
         for want in lacking
+        if met_by(demand_of(want.get("require", ()), want.get("avoid", ()), want.get("tolerate", ())), labels, ())
     ]
     for size, missing in sorted(sizes, key=lambda found: (-found[0].cores, -found[0].memory_mb)):
         if not each.covers(size):

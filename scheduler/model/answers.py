@@ -256,6 +256,12 @@ class AppDetails(AppRow, frozen=True, kw_only=True):
     grace: int | None
     network: Literal["none", "app", "host"] = "host"
     """What its tasks find (semantics W12)."""
+    require: list[str] | None = None
+    """The labels that its workers have, as KEY or KEY=VALUE; likewise the next ones (semantics P9)."""
+    avoid: list[str] | None = None
+    tolerate: list[str] | None = None
+    """The taints that its workers may have."""
+    prefer_labels: list[str] | None = None
     no_requeue: bool
     """Whether it may never be put back into its queue (semantics X6)."""
     restarts: int | None
@@ -328,6 +334,8 @@ class WorkerShown(Camel, frozen=True, kw_only=True):
     host: str
     rack: str
     labels: dict[str, str]
+    taints: list[str] = []
+    """What apps must tolerate (semantics P9)."""
     status: str
     since: int | None
     reason: str
@@ -497,11 +505,17 @@ class Edition(Camel, frozen=True, kw_only=True):
 
 
 class UnmetDemand(Camel, frozen=True, kw_only=True):
-    """Executors of one size that ready apps ask for and are not granted: how many, of how many apps, and since when."""
+    """Executors of one size that ready apps ask for and are not granted: how many, of how many apps, and since when.
+
+    `require`, `avoid`, `tolerate`: what they demand of the labels and taints of a worker (semantics P9).
+    """
 
     cores: int
     memory: int
     resources: Further
+    require: list[str] = []
+    avoid: list[str] = []
+    tolerate: list[str] = []
     missing: int
     apps: int
     since: int

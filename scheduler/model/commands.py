@@ -119,8 +119,8 @@ class SetLimit(_CommandFields, frozen=True):
 class RegisterWorker(_CommandFields, frozen=True, kw_only=True):
     """Register a worker with its offer. Repeating the same offer changes nothing (semantics W1).
 
-    `resources`: kind -> the addresses that it offers (semantics R1). `labels`: what people know it by, which decides
-    nothing.
+    `resources`: kind -> the addresses that it offers (semantics R1). `labels`: what people, and apps, know it by;
+    `taints`: it takes only apps that tolerate all of these (P9).
     """
 
     worker: str
@@ -131,6 +131,7 @@ class RegisterWorker(_CommandFields, frozen=True, kw_only=True):
     memory_mb: int
     resources: dict[str, tuple[str, ...]] = {}
     labels: dict[str, str] = {}
+    taints: tuple[str, ...] = ()
 
 
 class DrainWorker(_CommandFields, frozen=True):
@@ -267,6 +268,10 @@ class SubmitApp(_CommandFields, frozen=True):
     notify: str = ""
     notify_at: str = ""
     min_runtime_s: int | None = None
+    require: tuple[str, ...] = ()
+    avoid: tuple[str, ...] = ()
+    tolerate: tuple[str, ...] = ()
+    prefer_labels: tuple[str, ...] = ()
 
 
 def needs_all(fields: Mapping[str, Any]) -> bool:

@@ -5,7 +5,7 @@ Errors of the store are those of redis-py: the supervisor drops the turn and ret
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 
 class FairlogError(Exception):
@@ -167,10 +167,22 @@ class QuotaExceeded(CommandRejected):
 class NeverFits(CommandRejected):
     """No worker is large enough for an executor or the driver of the app, even if it were empty (semantics N3)."""
 
-    def __init__(self, what: str, needed: str, worker: str, offer: str) -> None:
+    def __init__(self, what: str, needed: str, worker: str, offer: str, among: int = 0) -> None:
+        which = f"none of the {among} that the app may use by their labels" if among else "no worker"
         super().__init__(
-            f"{what} of the app needs {needed}, and no worker offers that much; the nearest is {worker} with {offer}; "
+            f"{what} of the app needs {needed}, and {which} offers that much; the nearest is {worker} with {offer}; "
             "ask for less, or add a larger worker first"
+        )
+
+
+class NeverMet(CommandRejected):
+    """No worker meets what the app demands of its labels (semantics P9, N3)."""
+
+    def __init__(self, workers: int, excluding: Iterable[tuple[str, int]]) -> None:
+        each = ", ".join([f"{term} excludes {number}" for term, number in excluding])
+        super().__init__(
+            f"the app may use none of the {workers} worker{'s' * (workers != 1)} by their labels: {each}; demand "
+            "less, add such a worker first, or have apps wait for one with `fairlog settings set never_fits=wait`"
         )
 
 

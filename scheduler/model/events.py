@@ -272,10 +272,11 @@ class WorkerRegistered(_EventFields, frozen=True):
 
 
 class WorkerLabelled(_EventFields, frozen=True):
-    """The worker's labels, all of them; until then it has none (semantics W1)."""
+    """The worker's labels and taints, all of them; until then it has none (semantics W1, P9)."""
 
     worker: str
     labels: dict[str, str]
+    taints: tuple[str, ...] = ()
 
 
 class WorkerChanged(_EventFields, frozen=True):
@@ -382,6 +383,12 @@ class AppRegistered(_EventFields, frozen=True):
     """Whether it may never be put back into its queue (semantics X6)."""
     min_runtime_s: int | None = None
     """How long an executor runs before it has to leave for a need; None = as the setting says (semantics H7)."""
+    require: tuple[str, ...] = ()
+    """The labels that its workers have, each as KEY or KEY=VALUE; likewise below (semantics P9)."""
+    avoid: tuple[str, ...] = ()
+    tolerate: tuple[str, ...] = ()
+    """The taints that its workers may have."""
+    prefer_labels: tuple[str, ...] = ()
 
 
 class RoomReserved(_EventFields, frozen=True):

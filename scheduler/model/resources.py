@@ -114,7 +114,9 @@ class Resources(Struct, frozen=True, array_like=True, order=True, gc=False):
     def holds(self, size: Resources) -> int:
         """How many of `size` fit into this amount; `size` has some cores and some memory."""
         times = min(self.cores // size.cores, self.memory_mb // size.memory_mb)
-        return min(times, *(self.amount(kind) // each for kind, each in size.others)) if size.others else times
+        if not size.others:
+            return times
+        return min([times, *[self.amount(kind) // each for kind, each in size.others if each]])
 
 
 def aligned(*vectors: Resources) -> Iterator[tuple[int, ...]]:

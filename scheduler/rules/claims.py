@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from scheduler.model.events import ClusterConfigured, Fixed, OnePerWorker, Sizing
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.entities import Need
+from scheduler.rules.labels import demand_of, sought
 from scheduler.rules.ledger import Occupation, Standings, sums
 from scheduler.rules.placement.sizing import (
     LEAST_MB_PER_CORE,
@@ -22,7 +23,7 @@ from scheduler.rules.placement.sizing import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from scheduler.model.events import AppRegistered
     from scheduler.rules.entities import Allocation, App
@@ -73,7 +74,7 @@ class Claims:
         self.companies: dict[str, Occupation] = {}
         self.users: dict[tuple[str, str], Occupation] = {}
         self._levels: dict[tuple[str, str], Standings] = {}
-        self.needs: dict[tuple[Resources, Resources, Resources, bool], Need] = {}
+        self.needs: dict[tuple[Resources, Resources, Resources, bool, str], Need] = {}
         self._many = NEEDS
         """At how many needs those are forgotten that no app has."""
         self._fleet = fleet
@@ -83,8 +84,8 @@ class Claims:
         """Whether what is unserved is counted, because the order of companies regards it (semantics C5)."""
         self.counts_apps = False
         """Whether apps are counted, because somebody has limits."""
-        self._alone: dict[tuple[Sizing, int], Need] = {}
-        """Sizing and cores per task -> the need of an app that needs its smallest executor and nothing else."""
+        self._alone: dict[tuple[Sizing, int, str], Need] = {}
+        """Sizing, cores per task and demand -> the need of an app that needs its smallest executor and nothing else."""
 
     def configure(self, settings: ClusterConfigured) -> None:
         """Size executors that the scheduler works out by these settings from now on; the caller sets needs anew."""
@@ -128,28 +129,32 @@ class Claims:
         """The smallest executor of an app of that sizing, whether it asks for one now or not (semantics A7)."""
         return self._alone_of(sizing, cores_per_task).executor
 
-    def _alone_of(self, sizing: Sizing, cores_per_task: int) -> Need:
-        alone = self._alone.get((sizing, cores_per_task))
+    def _alone_of(self, sizing: Sizing, cores_per_task: int, demand: str = "") -> Need:
+        alone = self._alone.get((sizing, cores_per_task, demand))
         if alone is None:
-            alone = self._alone[sizing, cores_per_task] = self._need_alone(sizing, cores_per_task)
+            alone = self._need_alone(sizing, cores_per_task, demand)
+            self._alone[sizing, cores_per_task, demand] = alone
         return alone
 
     def need(
         self, spec: AppRegistered, sizing: Sizing, requested: Resources, limit: int | None, driver: Resources
     ) -> Need:
         """The need of an app of that sizing, request and limit, whose driver needs that much now (A8, N3)."""
-        alone = self._alone_of(sizing, spec.cores_per_task)
+        demand = ""
+        if spec.require or spec.avoid or spec.tolerate:
+            demand = demand_of(spec.require, spec.avoid, spec.tolerate)
+        alone = self._alone_of(sizing, spec.cores_per_task, demand)
         if spec.driver is None and limit != 0:
             return alone
         executor, least = alone.executor, alone.least
         beside = None if spec.driver is None or spec.cores is None else requested.cores - spec.driver.cores
         if limit == 0 or (beside is not None and beside < executor.cores):
             executor = least = NOTHING
-        return self._intern(executor, driver, least, growing=alone.growing)
+        return self._intern(executor, driver, least, demand, growing=alone.growing)
 
-    def _need_alone(self, sizing: Sizing, cores_per_task: int) -> Need:
+    def _need_alone(self, sizing: Sizing, cores_per_task: int, demand: str) -> Need:
         executor, least = self._smallest(sizing, cores_per_task)
-        return self._intern(executor, NOTHING, least, growing=isinstance(sizing, OnePerWorker))
+        return self._intern(executor, NOTHING, least, demand, growing=isinstance(sizing, OnePerWorker))
 
     def _smallest(self, sizing: Sizing, cores_per_task: int) -> tuple[Resources, Resources]:
         """The smallest executor that can run a task, and the least room for it (semantics A7, S2, S3, S5)."""
@@ -167,9 +172,9 @@ class Claims:
         others = for_tasks(sizing.per_task, cores // cores_per_task)
         return Resources(cores, amounts[0], others), Resources(cores, amounts[1], others)
 
-    def _intern(self, executor: Resources, driver: Resources, least: Resources, *, growing: bool) -> Need:
-        """The one `Need` of these amounts."""
-        key = executor, driver, least, growing
+    def _intern(self, executor: Resources, driver: Resources, least: Resources, demand: str, *, growing: bool) -> Need:
+        """The one `Need` of these amounts and that demand."""
+        key = executor, driver, least, growing, demand
         need = self.needs.get(key)
         if need is None:
             if len(self.needs) >= self._many:
@@ -187,8 +192,8 @@ class Claims:
 
     def _judge(self, need: Need) -> None:
         fleet = self._fleet
-        need.hostable = (not need.least.cores or fleet.could_host(need.least)) and (
-            not need.driver.cores or fleet.could_host(need.driver)
+        need.hostable = (not need.least.cores or fleet.could_host(sought(need.least, need.demand))) and (
+            not need.driver.cores or fleet.could_host(sought(need.driver, need.demand))
         )
         need.most = fleet.total.holds(need.executor) if need.executor.cores and need.hostable else 0
 
@@ -292,9 +297,14 @@ class Claims:
         """Its worker is live from now on, or not any more."""
         _count(app, allocation.resources if live else -allocation.resources)
 
-    def review(self) -> None:
-        """Compare every need, never every app, with the workers that are live now (semantics Z6)."""
+    def review(self, demands: Collection[str] | None = None) -> None:
+        """Compare every need, never every app, with the workers that are live now (semantics Z6).
+
+        Those with these demands alone, if no others are met by other workers than before (P9).
+        """
         for need in self.needs.values():
+            if demands is not None and need.demand not in demands:
+                continue
             hostable, most = need.hostable, need.most
             self._judge(need)
             flipped = hostable != need.hostable

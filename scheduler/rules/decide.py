@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, Literal, assert_never
 
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from scheduler.model import commands, errors
 from scheduler.model import events as facts
@@ -32,6 +32,7 @@ from scheduler.rules.kinds import (
     check_kind,
     check_still_offered,
 )
+from scheduler.rules.labels import sought, tried_by
 from scheduler.rules.limiting import limit_set
 from scheduler.rules.permission import permit
 from scheduler.rules.placement.executors import PLACEMENTS, allocation, allocations, one_probe
@@ -55,6 +56,7 @@ from scheduler.rules.validate import (
     check_range,
     check_runtimes,
     check_said,
+    check_taints,
     read_part,
     shorten,
     undated,
@@ -231,20 +233,31 @@ def place(state: ClusterState, app: App, at: int, most: Resources | None = None)
 def _place(
     state: ClusterState, app: App, at: int, most: Resources | None, without: Collection[str] = ()
 ) -> list[facts.ExecutorAllocated]:
-    """The executors of `place` as the fleet is shown; none for a preferred host on the workers `without`."""
+    """The executors of `place` as the fleet is shown, where preferred labels are if there is room (semantics P9)."""
+    for demand in tried_by(app.spec):
+        granted = _placed(state, app, at, most, without, demand)
+        if granted:
+            return granted
+    return []
+
+
+def _placed(  # noqa: PLR0917 - as `_place`
+    state: ClusterState, app: App, at: int, most: Resources | None, without: Collection[str], demand: str
+) -> list[facts.ExecutorAllocated]:
+    """The executors of `place` where that demand is met; none for a preferred host on the workers `without`."""
     match app.sizing:
         case Computed():
-            return _place_computed(state, app, app.sizing, most)
+            return _place_computed(state, app, app.sizing, most, demand)
         case Fixed(each=size) if not PLACEMENTS[state.settings.placement].one_a_worker:
             if app.demand.wanted:
-                return place_near(state, app, size, at, most=most, without=without)
-            return _place_fixed(state, app, size, most)
+                return place_near(state, app, size, at, most=most, without=without, demand=demand)
+            return _place_fixed(state, app, size, most, demand)
         case Fixed(each=each) | facts.OnePerWorker(each=each):
-            return _place_growing(state, app, each, most)
+            return _place_growing(state, app, each, most, demand)
 
 
 def _place_computed(
-    state: ClusterState, app: App, sizing: Computed, most: Resources | None
+    state: ClusterState, app: App, sizing: Computed, most: Resources | None, demand: str
 ) -> list[facts.ExecutorAllocated]:
     """Executors of one size that the scheduler computes (semantics S4, P2)."""
     settings, left = state.settings, app.left_cores
@@ -262,7 +275,7 @@ def _place_computed(
         size = Resources(cores, memory_mb, others)
         limit = min(left // cores, app.affords(size), app.left_executors)
         if limit:
-            candidates = one_probe(_candidates(state, app, size), state.indexes.probes.members, size)
+            candidates = one_probe(_candidates(state, app, sought(size, demand)), state.indexes.probes.members, size)
             counts = PLACEMENTS[settings.placement].of_size(candidates, size, limit)
             if counts:
                 return allocations(app, counts, size)
@@ -270,7 +283,7 @@ def _place_computed(
 
 
 def _place_fixed(
-    state: ClusterState, app: App, size: Resources, most: Resources | None
+    state: ClusterState, app: App, size: Resources, most: Resources | None, demand: str
 ) -> list[facts.ExecutorAllocated]:
     """Executors of the size that the app states (semantics S5, P4)."""
     limit = min(_affordable(state, app, size), app.left_cores // size.cores)
@@ -278,12 +291,12 @@ def _place_fixed(
         limit = min(limit, most.holds(size))
     if limit <= 0:
         return []
-    candidates = one_probe(_candidates(state, app, size), state.indexes.probes.members, size)
+    candidates = one_probe(_candidates(state, app, sought(size, demand)), state.indexes.probes.members, size)
     return allocations(app, PLACEMENTS[state.settings.placement].of_size(candidates, size, limit), size)
 
 
 def _place_growing(
-    state: ClusterState, app: App, each: Resources, most: Resources | None
+    state: ClusterState, app: App, each: Resources, most: Resources | None, demand: str
 ) -> list[facts.ExecutorAllocated]:
     """One executor a worker, of as many cores as the worker can give to whole tasks (semantics S5, P4, P7, A7)."""
     limit, left, unit = _affordable(state, app, each), app.left_cores, app.spec.cores_per_task
@@ -292,7 +305,7 @@ def _place_growing(
         limit, left = min(limit, most.holds(least)), min(left, most.cores)
     if limit <= 0:
         return []
-    candidates = _candidates(state, app, least)
+    candidates = _candidates(state, app, sought(least, demand))
     if unit > 1:
         candidates = _in_units(candidates, unit)
     grown = PLACEMENTS[state.settings.placement].growing(candidates, left // unit, limit)
@@ -326,7 +339,7 @@ def _candidates(state: ClusterState, app: App, size: Resources) -> Candidates:
 def _can_start_elsewhere(state: ClusterState, app: App, worker: Worker) -> bool:
     """Whether a live worker could host the app that has not said that its command cannot be started (semantics W9)."""
     workers = {name for name, trouble in app.troubles.items() if trouble.unstartable} | {worker.id}
-    return could_host_elsewhere(state, app.need.least, workers)
+    return could_host_elsewhere(state, sought(app.need.least, app.need.demand), workers)
 
 
 def _executor_started(state: ClusterState, command: commands.StartedExecutor) -> list[Event]:
@@ -470,6 +483,7 @@ def _register_worker(state: ClusterState, command: commands.RegisterWorker) -> l
     check_range("a worker's memory, in MiB,", command.memory_mb, 1, MAX_MEMORY_MB)
     check_addresses(state.kinds, command.resources)
     check_labels(command.labels)
+    command = replace(command, taints=check_taints("a worker", command.taints)) if command.taints else command
     addresses = {kind: found for kind, found in sorted(command.resources.items()) if found}
     others = amounts_of({kind: len(found) for kind, found in addresses.items()})
     offer, worker = Resources(command.cores, command.memory_mb, others), state.workers.get(command.worker)
@@ -483,12 +497,12 @@ def _register_worker(state: ClusterState, command: commands.RegisterWorker) -> l
                 offer=offer,
                 addresses=addresses,
             ),
-            *_labelled(command, {}),
+            *_labelled(command, {}, ()),
         ]
     if (worker.node, worker.host, worker.rack) != (command.node, command.host, command.rack):
         raise errors.DuplicateWorker(worker.id, worker.host, worker.rack)
     if worker.offer == offer and worker.addresses == addresses:
-        return _labelled(command, worker.labels)
+        return _labelled(command, worker.labels, worker.taints)
     held = worker.offer - worker.free
     for what, offered, granted in (("cores", offer.cores, held.cores), ("MiB", offer.memory_mb, held.memory_mb)):
         if offered < granted:
@@ -503,15 +517,16 @@ def _register_worker(state: ClusterState, command: commands.RegisterWorker) -> l
             reason=worker.reason,
             unwell=worker.unwell,
         ),
-        *_labelled(command, worker.labels),
+        *_labelled(command, worker.labels, worker.taints),
     ]
 
 
-def _labelled(command: commands.RegisterWorker, before: Mapping[str, str]) -> list[Event]:
-    """The labels, if they are others than before (semantics W1)."""
-    if command.labels == before:
+def _labelled(command: commands.RegisterWorker, labels: Mapping[str, str], taints: tuple[str, ...]) -> list[Event]:
+    """The labels and taints, if they are others than these, those before (semantics W1, P9)."""
+    if (command.labels, command.taints) == (labels, taints):
         return []
-    return [facts.WorkerLabelled(worker=command.worker, labels=dict(sorted(command.labels.items())))]
+    labels = dict(sorted(command.labels.items()))
+    return [facts.WorkerLabelled(worker=command.worker, labels=labels, taints=command.taints)]
 
 
 def _set_status(

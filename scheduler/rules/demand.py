@@ -34,6 +34,7 @@ from scheduler.rules.admission.limits import most_app_cores
 from scheduler.rules.entities import Allocation, App, Demand
 from scheduler.rules.followers import workers_asked
 from scheduler.rules.kinds import amounts_named
+from scheduler.rules.labels import sought
 from scheduler.rules.placement.delay import served_by
 from scheduler.rules.placement.sizing import requested_resources
 from scheduler.rules.placement.yarn import Preferences, rethought, without
@@ -143,7 +144,7 @@ def _sized(state: ClusterState, app: App, command: ScaleApp) -> Sizing:
     others = amounts_named(state.kinds, "an executor's", named, 1, MAX_AMOUNT) if named else None
     again = resized(app, sizing, command.executor_cores, command.executor_memory_mb, others)
     if again != sizing:
-        check_stated_size(state, again)
+        check_stated_size(state, again, app.need.demand)
         check_sizes(state, state.companies[app.spec.company], again, app.spec.cores_per_task)
     return again
 
@@ -385,7 +386,9 @@ def _room_for(state: ClusterState, app: App, sizing: Fixed, most: int) -> int:
     """How many executors more, at most so many, the app may ask for now: as many as limits let pass (L1, L6, N2)."""
     if most <= 0 or state.settings.admission == "open":
         return max(0, most)
-    if not (app.need.hostable and state.fleet.could_host(sizing.each)):  # an app with a limit of 0 has an empty need
+    if not (
+        app.need.hostable and state.fleet.could_host(sought(sizing.each, app.need.demand))
+    ):  # an app with a limit of 0 has an empty need
         return 0
     if state.limits.values:
         most = min(most, (most_app_cores(state.limits, app.spec) - app.requested.cores) // sizing.each.cores)

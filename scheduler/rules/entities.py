@@ -201,6 +201,8 @@ class Worker:
     """Why it drains, as whoever drained it has said; "" where that is withheld."""
     unwell: bool = False
     """Whether it drains until its own health check succeeds (semantics W11)."""
+    taints: tuple[str, ...] = ()
+    """What apps must tolerate (semantics P9)."""
 
     @property
     def shut(self) -> bool:
@@ -254,6 +256,8 @@ class LostWorker:
     executors: int = 0
     drivers: int = 0
     apps: int = 0
+    labels: dict[str, str] = field(default_factory=dict)
+    taints: tuple[str, ...] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -268,6 +272,8 @@ class Need:
     """The least room into which an executor of it can be placed."""
     growing: bool = False
     """Whether its executors grow a core at a time, so that only the first core of each needs the memory (S5)."""
+    demand: str = ""
+    """What it demands of its workers' labels (semantics P9); the amounts above do not name it."""
     hostable: bool = False
     """Whether a live worker could host an executor, and one the driver, if they were empty."""
     most: int = 0

@@ -25,6 +25,7 @@ from scheduler.rules.dependents import Dependents
 from scheduler.rules.entities import NO_SPENT, Allocation, App, Company, Election, Hold, LostWorker, Slot, Worker
 from scheduler.rules.fleet import Fleet
 from scheduler.rules.indexes import Indexes
+from scheduler.rules.labels import Demands
 from scheduler.rules.ledger import Accounts as LedgersOfUser
 from scheduler.rules.ledger import Balance
 from scheduler.rules.placement.executors import PLACEMENTS
@@ -94,6 +95,8 @@ class Facts:
         """The last position that is sealed, and when that was logged (ms)."""
         self.queue = AppQueue()
         self.fleet = Fleet(executor_sizes(self.settings), self.minimum_executor())
+        self.demands = Demands()
+        """What apps that have not ended demand of their workers' labels (semantics P9)."""
         self.claims = Claims(self.fleet, self.apps)
         self.limits = Limits()
         self.accounts = Accounts()

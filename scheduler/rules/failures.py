@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 from scheduler.model.events import Event, ExecutorRemoved, WorkerCleared, WorkerProbed, WorkerSuspected
+from scheduler.rules.labels import sought
 from scheduler.rules.placement.executors import PLACEMENTS
 from scheduler.rules.placement.sizing import size_now
 from scheduler.rules.trouble import exclude_after, excluded, suspect_failures
@@ -27,7 +28,7 @@ def left_out(state: ClusterState, app: App, size: Resources, at: int) -> Iterato
     could host it, it is excluded only from those where its command cannot be started, and if that leaves none, from
     none.
     """
-    settings = state.settings
+    settings, size = state.settings, sought(size, app.need.demand)
     recent_ms = at - settings.exclude_s * 1000
     failed = {
         worker: None
@@ -69,16 +70,20 @@ def closed_to(state: ClusterState, app: App, at: int) -> Collection[str]:
 
 def has_room_now(state: ClusterState, app: App, at: int) -> bool:
     """Whether a live worker has room for an executor of the app, and it may have it at time `at` (ms) (W7, P1)."""
+    size = sought(size_now(state.fleet, app.need), app.need.demand)
     if not is_choosy(state, app):
-        return state.fleet.has_room(size_now(state.fleet, app.need))
+        return state.fleet.has_room(size)
     with state.seen_by(app, closed_to(state, app, at)):
-        return state.fleet.has_room(size_now(state.fleet, app.need))
+        return state.fleet.has_room(sought(size_now(state.fleet, app.need), app.need.demand))
 
 
 def could_host_elsewhere(state: ClusterState, size: Resources, workers: Collection[str]) -> bool:
-    """Whether a live worker other than these could host `size` if it were empty (semantics W7)."""
+    """Whether a live worker other than these could host the `size` that is sought if it were empty (semantics W7)."""
     known = map(state.workers.get, workers)
-    among = sum(one is not None and one.status == "alive" and one.offer.covers(size) for one in known)
+    among = sum(
+        one is not None and one.status == "alive" and one.offer.covers(size) and state.fleet.admits(one.id, size)
+        for one in known
+    )
     return state.fleet.hosts(size) > among
 
 

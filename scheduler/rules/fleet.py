@@ -11,13 +11,14 @@ and would be faster above 10,000.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import merge
 from itertools import chain, groupby, repeat
 from operator import attrgetter
 from typing import Literal, NamedTuple, TypeVar
 
-from scheduler.model.resources import NOTHING, Resources, amounts_of
+from scheduler.model.resources import NOTHING, Amounts, Resources, amounts_of
+from scheduler.rules.labels import amounts_in, demand_in, may_use, meets, spare_demands
 
 K = TypeVar("K")
 Shape = Resources
@@ -89,8 +90,10 @@ class Fleet:
         self._by_memory: list[tuple[int, Shape]] = []
         self.offering: dict[str, tuple[str, ...]] = {}
         """Worker -> the further kinds that it offers, of those that offer any; a shape names them all, even with 0."""
+        self.classes: dict[str, Amounts] = {}
+        """Worker -> which of the demands in use it meets, if that is not what every worker meets (semantics P9)."""
         self._offered: dict[tuple[str, ...], int] = {}
-        """How many workers offer the same kinds."""
+        """How many workers offer the same kinds, their class among them."""
         self._moved: dict[str, tuple[Shape, Shape]] = {}
         """Worker -> (indexed shape, current shape); applied by `_sync`."""
         self.configure(sizes, minimum)
@@ -107,29 +110,56 @@ class Fleet:
             self._workers[shape] = rank, workers
             self._by_rank[rank] += len(workers)
 
-    def join(self, worker: str, offer: Resources, free: Shape) -> None:
-        """Add a worker that became live with `offer`, of which `free` is not granted (semantics W1)."""
+    def join(self, worker: str, offer: Resources, free: Shape, met: Amounts = ()) -> None:
+        """Add a worker of the class `met` that became live with `offer`, of which `free` is not granted (W1, P9)."""
         self.live += 1
         self.total += offer
-        tally(self._offers, offer, 1)
         if offer.others:
-            kinds = self.offering[worker] = tuple([kind for kind, _ in offer.others])
-            tally(self._offered, kinds, 1)
+            self.offering[worker] = tuple([kind for kind, _ in offer.others])
+        if met:
+            self.classes[worker] = met
+        self._count(worker, offer, 1)
         self._insert(worker, self.shape(worker, free))
 
     def leave(self, worker: str, offer: Resources, free: Shape) -> None:
         """Remove a worker that is no longer live, and its `offer` from the totals (semantics W1)."""
         self.live -= 1
         self.total -= offer
-        tally(self._offers, offer, -1)
         kept, _ = self._moved.pop(worker, (self.shape(worker, free),) * 2)
         self._delete(worker, kept)
-        if (kinds := self.offering.pop(worker, None)) is not None:
-            tally(self._offered, kinds, -1)
+        self._count(worker, offer, -1)
+        self.offering.pop(worker, None)
+        self.classes.pop(worker, None)
+
+    def reclass(self, worker: str, offer: Resources, free: Shape, met: Amounts) -> bool:
+        """The live worker is of the class `met` from now on (semantics P9); whether it was of another one."""
+        if met == self.classes.get(worker, ()):
+            return False
+        before = self.shape(worker, free)
+        self._count(worker, offer, -1)
+        if met:
+            self.classes[worker] = met
+        else:
+            del self.classes[worker]
+        self._count(worker, offer, 1)
+        moved = self._moved.get(worker)
+        self._moved[worker] = (before if moved is None else moved[0]), self.shape(worker, free)
+        return True
+
+    def _count(self, worker: str, offer: Resources, change: int) -> None:
+        """So many workers more offer what it offers, and kinds and a class as it does."""
+        tally(self._offers, self.classed(worker, offer), change)
+        if kinds := self._kinds(worker):
+            tally(self._offered, kinds, change)
+
+    def _kinds(self, worker: str) -> tuple[str, ...]:
+        """The kinds that the worker offers, then its class."""
+        kinds, met = self.offering.get(worker, ()), self.classes.get(worker)
+        return (*kinds, met[0][0]) if met else kinds
 
     def move(self, worker: str, before: Shape, after: Shape) -> None:
         """Record a change of a live worker's free resources. The index is updated at the next query."""
-        if self.offering:
+        if self.offering or self.classes:
             before, after = self.shape(worker, before), self.shape(worker, after)
         moved = self._moved.get(worker)
         self._moved[worker] = (before if moved is None else moved[0]), after
@@ -154,7 +184,7 @@ class Fleet:
         return self._by_cores[-1].cores if self._by_cores else 0
 
     def offers(self) -> dict[Resources, int]:
-        """What a live worker offers -> how many offer that."""
+        """What a live worker offers, with its class -> how many offer that."""
         return dict(self._offers)
 
     def rooms(self) -> dict[Resources, int]:
@@ -165,11 +195,11 @@ class Fleet:
 
     def hosts(self, size: Resources) -> int:
         """How many live workers offer that much, granted or not (semantics W7)."""
-        return sum(number for offer, number in self._offers.items() if offer.covers(size))
+        return sum([number for offer, number in self._offers.items() if may_use(offer, size) and offer.covers(size)])
 
     def could_host(self, size: Resources) -> bool:
         """Whether a live worker offers that much, be it granted or not (semantics A8, N3)."""
-        return any(offer.covers(size) for offer in self._offers)
+        return any(may_use(offer, size) and offer.covers(size) for offer in self._offers)
 
     def has_room(self, size: Resources) -> bool:
         """Whether a live worker has that much free."""
@@ -179,10 +209,10 @@ class Fleet:
         if not by_cores:
             return False
         most = by_cores[-1]
-        if not size.others and most.cores >= size.cores and most.memory_mb >= size.memory_mb:  # mostly: save a call
-            return True
+        if not (size.others or most.others) and most.cores >= size.cores and most.memory_mb >= size.memory_mb:
+            return True  # mostly: save a call
         for index in range(bisect_left(by_cores, Resources(size.cores)), len(by_cores)):
-            if by_cores[index].covers(size):
+            if may_use(by_cores[index], size) and by_cores[index].covers(size):
                 return True
         return False
 
@@ -197,18 +227,20 @@ class Fleet:
                 return memory_mb
         return None
 
-    def candidates(self, size: Resources, selection: str, *, sparing: bool = False) -> Candidates:
+    def candidates(
+        self, size: Resources, selection: str, *, sparing: bool = False, everywhere: bool = False
+    ) -> Candidates:
         """The live workers with room for `size`, in the order `selection` (semantics P1).
 
-        With `sparing`, those that offer fewer kinds besides those of `size` come first (P1). Lazy. The fleet must not
-        change during iteration.
+        With `sparing`, those that offer fewer kinds besides those of `size` come first (P1). With `everywhere`, also
+        those that do not meet its demand (P9). Lazy. The fleet must not change during iteration.
         """
         if self._moved:
             self._sync()
-        if not sparing or not self.offering:
-            return self._in_order(size, selection)
-        spare = sorted({0, *[_spare(kinds, size) for kinds in self._offered]})
-        return chain.from_iterable([self._in_order(size, selection, spare=number) for number in spare])
+        if not sparing or not self._offered:
+            return self._in_order(size, selection, everywhere=everywhere)
+        spare = sorted({0, *[_spare(kinds, size) for kinds in self._offered if everywhere or meets(kinds[-1], size)]})
+        return chain.from_iterable([self._in_order(size, selection, number, everywhere=everywhere) for number in spare])
 
     def freest(self) -> Iterator[tuple[int, str]]:
         """(free cores, live worker), the most free cores first, then by id. Lazy, as `candidates` is."""
@@ -219,10 +251,16 @@ class Fleet:
                 yield cores, name  # type: ignore[misc]  # what the shapes have in common are their cores
 
     def spare_kinds(self, worker: str, size: Resources) -> int:
-        """How many further kinds the worker offers besides those of `size` (semantics P1)."""
-        return _spare(self.offering.get(worker, ()), size)
+        """How many further kinds the worker offers besides those of `size`, and meets of demands (P1, P9)."""
+        return _spare(self._kinds(worker), size)
 
-    def _in_order(self, size: Resources, selection: str, spare: int | None = None) -> Candidates:
+    def admits(self, worker: str, size: Resources) -> bool:
+        """Whether the live worker meets the demand of `size` (semantics P9)."""
+        return may_use(Resources(others=self.classes.get(worker, ())), size)
+
+    def _in_order(
+        self, size: Resources, selection: str, spare: int | None = None, *, everywhere: bool = False
+    ) -> Candidates:
         """The candidates; with `spare`, those that offer so many kinds besides those of `size`."""
         _, by, largest_first = WORKER_SELECTIONS[selection]
         if by == "memory":
@@ -231,6 +269,8 @@ class Fleet:
             shapes = self._by_cores[bisect_left(self._by_cores, Resources(size.cores)) :]
         if largest_first:
             shapes.reverse()
+        if not everywhere and (self.classes or demand_in(size)):
+            shapes = [shape for shape in shapes if may_use(shape, size)]
         fitting: Iterable[Shape] = filter(size.fits, shapes)
         if spare is not None:
             fitting = [shape for shape in fitting if _spare([kind for kind, _ in shape.others], size) == spare]
@@ -242,17 +282,23 @@ class Fleet:
         if self._moved:
             self._sync()
         return {
-            worker: Resources(shape.cores, shape.memory_mb, amounts_of(dict(shape.others)))
+            worker: Resources(shape.cores, shape.memory_mb, amounts_of(dict(amounts_in(shape).others)))
             for shape, (_, workers) in self._workers.items()
             for worker in workers
         }
 
     def shape(self, worker: str, free: Resources) -> Shape:
-        """What the worker has free, with every kind that it offers (semantics P1)."""
+        """What the worker has free, with every kind that it offers, and its class (semantics P1, P9)."""
         kinds = self.offering.get(worker)
         if kinds is None:
-            return free
-        return Resources(free.cores, free.memory_mb, tuple((kind, free.amount(kind)) for kind in kinds))
+            return self.classed(worker, free)
+        amounts = Resources(free.cores, free.memory_mb, tuple([(kind, free.amount(kind)) for kind in kinds]))
+        return self.classed(worker, amounts)
+
+    def classed(self, worker: str, amounts: Resources) -> Resources:
+        """The amounts with the class of the live worker (semantics P9)."""
+        met = self.classes.get(worker)
+        return amounts if met is None else Resources(amounts.cores, amounts.memory_mb, (*amounts.others, *met))
 
     def _sync(self) -> None:
         """Move every changed worker to its current shape."""
@@ -310,5 +356,7 @@ class Fleet:
         return zip(reversed(workers) if largest_first else workers, repeat(shape), strict=False)
 
 
-def _spare(offered: Collection[str], size: Resources) -> int:
-    return len(offered) - sum(kind in offered for kind, _ in size.others)
+def _spare(offered: Sequence[str], size: Resources) -> int:
+    """How many of the kinds the size does not need, and how many other demands their class meets."""
+    kinds, demands = spare_demands(offered, size)
+    return len(kinds) - sum([kind in kinds for kind, _ in amounts_in(size).others]) + demands

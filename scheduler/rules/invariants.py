@@ -10,6 +10,7 @@ from scheduler.model.errors import InvariantViolated
 from scheduler.model.resources import NOTHING, Resources, amounts_of
 from scheduler.rules.admission.queue import ask_of
 from scheduler.rules.claims import usable_executors
+from scheduler.rules.labels import class_of, demands_of, met_by
 from scheduler.rules.ledger import Balance, add_grant, add_request
 from scheduler.rules.share.entitlement import filling, still_holding
 
@@ -131,10 +132,15 @@ def _sizes(state: ClusterState) -> Iterator[str]:
 
 def _needs(state: ClusterState) -> Iterator[str]:
     """Which needs live workers could host (semantics N3)."""
-    offers = [worker.offer for worker in state.workers.values() if worker.status == "alive"]
+    live = [worker for worker in state.workers.values() if worker.status == "alive"]
+    used = {demand for app in state.apps.values() if app.ended is None for demand in demands_of(app.spec)}
+    if used != state.demands.number.keys():
+        yield f"the demands {sorted(state.demands.number)} are in use, against those of the apps"
     for need in state.claims.needs.values():
         sizes = [size for size in (need.least, need.driver) if size.cores]
-        if need.hostable != all(any(offer.covers(size) for offer in offers) for size in sizes):
+        offers = [worker.offer for worker in live if met_by(need.demand, worker.labels, worker.taints)]
+        fits = all(any(offer.covers(size) for offer in offers) for size in sizes)
+        if need.hostable != fits and (not need.demand or need.demand in used):
             yield f"live workers could host {need.least} or not, against what they offer"
     known = {id(need) for need in state.claims.needs.values()}
     if strangers := sorted(app.id for app in state.apps.values() if id(app.need) not in known):
@@ -232,7 +238,11 @@ def _fleet_and_places(state: ClusterState) -> Iterator[str]:
     total = sum((worker.offer for worker in live), NOTHING)
     if state.fleet.total != total:
         yield f"the fleet counts {state.fleet.total}, but the live workers offer {total}"
-    if (found := state.fleet.hosts(NOTHING)) != len(live):
+    for worker in live:
+        met = class_of(state.demands.number, worker.labels, worker.taints)
+        if (known := state.fleet.classes.get(worker.id, ())) != met:
+            yield f"worker {worker.id!r} is of the class {known}, but its labels make {met}"
+    if (found := sum(state.fleet.offers().values())) != len(live):
         yield f"the fleet counts {found} offers, but there are {len(live)} live workers"
 
 

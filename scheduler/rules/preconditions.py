@@ -9,6 +9,7 @@ is not asked here: that is the audit's question.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from scheduler.model import events
@@ -21,7 +22,15 @@ from scheduler.rules.admission.limits import HIGHEST, NAMES, RATE, kind_of
 from scheduler.rules.entities import App, Hold, Worker
 from scheduler.rules.facts import Facts
 from scheduler.rules.kinds import check_addresses, check_kind, check_registered, check_still_offered
-from scheduler.rules.validate import MAX_PRIORITY, changed_settings, check_labels, read_part
+from scheduler.rules.labels import met_by
+from scheduler.rules.validate import (
+    MAX_PRIORITY,
+    changed_settings,
+    check_label_terms,
+    check_labels,
+    check_taints,
+    read_part,
+)
 
 EDITIONS = (2, 3)
 """The editions of the rules of sharing that can be in force."""
@@ -52,7 +61,7 @@ def _kind_registered(state: Facts, event: events.KindRegistered) -> Broken:
     return _refused("R1", lambda: check_kind(event.kind))
 
 
-def _refused(rule: str, check: Callable[[], None]) -> Broken:
+def _refused(rule: str, check: Callable[[], object]) -> Broken:
     """The sentence of the refusal, if the check refuses."""
     try:
         check()
@@ -136,8 +145,10 @@ def _worker_labelled(state: Facts, event: events.WorkerLabelled) -> Broken:
     worker = state.workers.get(event.worker)
     if worker is None:
         return "W1", f"worker {event.worker!r} is not registered"
-    if worker.labels == event.labels:
+    if (worker.labels, worker.taints) == (event.labels, event.taints):
         return "W1", f"worker {event.worker!r} has these labels already"
+    if event.taints and event.taints != check_taints("the log", event.taints):
+        return "P9", f"the taints of worker {event.worker!r} are not in order"
     return _refused("W1", lambda: check_labels(event.labels))
 
 
@@ -229,7 +240,21 @@ def _app_registered(state: Facts, event: events.AppRegistered) -> Broken:
         or _ordered(state, event)
         or _kinds(state, event)
         or _timed(event)
+        or _demanding(event)
     )
+
+
+def _demanding(event: events.AppRegistered) -> Broken:
+    """What it demands of its workers' labels is in order (semantics P9)."""
+    if not (event.require or event.avoid or event.tolerate or event.prefer_labels):
+        return None
+
+    stated = (event.require, event.avoid, event.prefer_labels, event.tolerate)
+    if any(list(terms) != sorted(set(terms)) for terms in stated):
+        return "P9", f"app {event.app!r} names labels or taints twice, or in another order"
+    *labels, taints = stated
+    wrong = [_refused("P9", partial(check_label_terms, "the log", terms)) for terms in labels]
+    return next(filter(None, wrong), None) or _refused("P9", lambda: check_taints("the log", taints))
 
 
 def _timed(event: events.AppRegistered) -> Broken:
@@ -327,6 +352,8 @@ def _granted(state: Facts, app: App | None, event: events.ExecutorAllocated | ev
         return "P1", f"worker {event.worker!r} is not live"
     if worker.suspicion is not None and (worker.suspicion.shut or isinstance(event, events.DriverAllocated)):
         return "W8", f"worker {event.worker!r} is suspected until {worker.suspicion.until}, or has its probe"
+    if not met_by(app.need.demand, worker.labels, worker.taints):
+        return "P9", f"worker {event.worker!r} does not meet what app {event.app!r} demands of its labels"
     if not event.resources.fits(worker.free):
         return "P1", f"worker {event.worker!r} has {worker.free} free, no room for {event.resources}"
     if worker.holds:

@@ -15,6 +15,7 @@ from scheduler.model.quota import Quota
 from scheduler.model.resources import NOTHING, Amounts, Resources
 from scheduler.model.text import MAX_DETAIL
 from scheduler.rules import validate
+from scheduler.rules.labels import demand_of, met_by
 from scheduler.rules.placement.sizing import memory_of
 from scheduler.rules.validate import check_range, shorten
 
@@ -115,7 +116,8 @@ def check_together(state: ClusterState, company: Company, command: SubmitApp, ap
     if not state.workers or state.settings.never_fits == "wait":
         return
     known = state.known_workers()
-    most = sum([worker.offer.holds(sizing.each) for worker in known])
+    demand = demand_of(app.require, app.avoid, app.tolerate)
+    most = sum([worker.offer.holds(sizing.each) for worker in known if met_by(demand, worker.labels, worker.taints)])
     if number > most:
         raise NeverTogether(number, str(sizing.each), "the cluster, were it empty,", most)
     spec = company.spec

@@ -22,11 +22,12 @@ from scheduler.model.errors import InvariantViolated
 from scheduler.model.events import AppRegistered, CommandRefused, Event, ExecutorRemoved
 from scheduler.model.sender import NOBODY, By
 from scheduler.rules.admission.user import Contender
-from scheduler.rules.entities import App, Company, Worker, spent_by
+from scheduler.rules.entities import App, Company, LostWorker, Worker, spent_by
 from scheduler.rules.facts import MINUTE_MS, Facts
 from scheduler.rules.fleet import tally
 from scheduler.rules.fold import accounts, apps, cluster, grants, workers
 from scheduler.rules.fold.effects import count_apps, count_size, reconsider, set_live, set_quotas
+from scheduler.rules.labels import demands_of
 from scheduler.rules.placement.sizing import executor_sizes
 from scheduler.rules.preconditions import PRECONDITIONS
 
@@ -157,7 +158,7 @@ class ClusterState(Facts):
             "workers": {name: _worker_facts(worker) for name, worker in self.workers.items()},
             "limits": [[*holder, each] for holder, each in sorted(self.limits.values.items())],
             "buckets": [[*holder, *bucket] for holder, bucket in sorted(self.limits.buckets.items())],
-            "lost": {name: _facts(worker, "executors", "drivers", "apps") for name, worker in self.lost.items()},
+            "lost": {name: _lost_facts(worker) for name, worker in self.lost.items()},
             "apps": {name: _app_facts(app) for name, app in self.apps.items()},
             "waiting": list(self.waiting),
             "ended": list(self.ended),
@@ -201,6 +202,9 @@ class ClusterState(Facts):
                 known = Contender(user_name, user.balance, user.last_selected, user.last_selected_at, standing=standing)
                 self.queue.add_user(name, known)
             self.queue.set_limits(name, self.limits)
+        self.demands.count(
+            [each for app in self.apps.values() if app.ended is None for each in demands_of(app.spec)], 1
+        )
         for worker in self.workers.values():
             set_live(self, worker, was=False, now=worker.status == "alive")
         for offering in self.known_workers():
@@ -290,8 +294,13 @@ def _facts(entity: Any, *links: str) -> dict[str, Any]:  # noqa: ANN401 - a data
 
 
 def _worker_facts(worker: Worker) -> dict[str, Any]:
-    facts = _facts(worker, "executors", "drivers", "holds", "leaving")
+    facts = _facts(worker, "executors", "drivers", "holds", "leaving", *([] if worker.taints else ["taints"]))
     return {**facts, "executors": list(worker.executors), "drivers": list(worker.drivers)}
+
+
+def _lost_facts(worker: LostWorker) -> dict[str, Any]:
+    unmarked = [name for name in ("labels", "taints") if not getattr(worker, name)]
+    return _facts(worker, "executors", "drivers", "apps", *unmarked)
 
 
 _APP_LINKS = (

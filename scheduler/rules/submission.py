@@ -9,20 +9,21 @@ from msgspec.structs import replace
 
 from scheduler.model.arrays import preferences
 from scheduler.model.commands import SubmitApp
-from scheduler.model.errors import DuplicateApp, InvalidCommand, NeverFits, QuotaExceeded, TooManySizes
+from scheduler.model.errors import DuplicateApp, InvalidCommand, NeverFits, NeverMet, QuotaExceeded, TooManySizes
 from scheduler.model.events import AppChanged, AppRegistered, Computed, Elastic, Fixed, OnePerWorker, Sizing
 from scheduler.model.resources import MAX_AMOUNT, NOTHING, Resources, aligned
 from scheduler.model.targets import place_of
 from scheduler.rules import readiness, validate
 from scheduler.rules.entities import Company
 from scheduler.rules.kinds import amounts_named, per_task
+from scheduler.rules.labels import MOST_DEMANDS, demand_of, excluded_by, met_by
 from scheduler.rules.limiting import check_submission
 from scheduler.rules.placement.sizing import memory_of, requested_resources, smallest_cores
 from scheduler.rules.programs import check_terms, check_together, of_programs
 from scheduler.rules.request import Asked, asked
 from scheduler.rules.runtime import runtime_of, warning_of
 from scheduler.rules.state import ClusterState
-from scheduler.rules.validate import MAX_NEAR, check_range, shorten
+from scheduler.rules.validate import MAX_NEAR, check_label_terms, check_range, check_taints, shorten
 
 MOST_SIZES = 64
 """How many sizes the executors of a company's apps that have not ended may have: a filling regards each (H2)."""
@@ -87,6 +88,7 @@ def registration(state: ClusterState, company: Company, command: SubmitApp, at: 
         network=network_of(command.network),
         no_requeue=command.no_requeue,
         min_runtime_s=_min_runtime(command.min_runtime_s, state.settings.max_min_runtime_s),
+        **_demanded(state, command),
     )
     if state.settings.admission == "fair":
         if state.limits.values or state.closed:
@@ -98,6 +100,27 @@ def registration(state: ClusterState, company: Company, command: SubmitApp, at: 
         _check_fits(state, registered)
         check_together(state, company, command, registered)
     return registered
+
+
+def _demanded(state: ClusterState, command: SubmitApp) -> dict[str, tuple[str, ...]]:
+    """What the app demands of its workers' labels (semantics P9). Raises: InvalidCommand."""
+    if not (command.require or command.avoid or command.tolerate or command.prefer_labels):
+        return {}
+    require, avoid = check_label_terms("--require", command.require), check_label_terms("--avoid", command.avoid)
+    prefer, tolerate = (
+        check_label_terms("--prefer-label", command.prefer_labels),
+        check_taints("an app", command.tolerate),
+    )
+    if both := sorted({*require, *prefer} & {*avoid}):
+        raise InvalidCommand(f"no worker can have the label {shorten(both[0])} and be without it; leave one of the two")
+    found = {"require": require, "avoid": avoid, "tolerate": tolerate, "prefer_labels": prefer}
+    demands = {demand_of(require, avoid, tolerate), demand_of((*require, *prefer), avoid, tolerate)} - {""}
+    if len({*state.demands.number, *demands}) > MOST_DEMANDS:
+        raise InvalidCommand(
+            f"apps that have not ended demand {len(state.demands.number)} different things of labels, of which "
+            f"{MOST_DEMANDS} can be in use; demand what another one does, or wait for the end of some"
+        )
+    return found
 
 
 def network_of(named: str) -> Literal["", "none", "app"]:
@@ -203,12 +226,12 @@ def _min_runtime(stated_s: int | None, most_s: int) -> int | None:
     return stated_s
 
 
-def check_stated_size(state: ClusterState, sizing: Fixed) -> None:
+def check_stated_size(state: ClusterState, sizing: Fixed, demand: str) -> None:
     """Raises: InvalidCommand or NeverFits for a size of executors that is out of bounds (S5) or fits nowhere (N3)."""
     if state.settings.admission == "fair":
         check_size(state, sizing, None)
         if state.workers and state.settings.never_fits == "refuse":
-            _check_fit(state, "an executor", sizing.each)
+            _check_fit(state, "an executor", sizing.each, demand)
 
 
 def check_size(state: ClusterState, sizing: Sizing, cores: int | Literal["unlimited"] | None) -> None:
@@ -248,22 +271,29 @@ def _check_fits(state: ClusterState, app: AppRegistered) -> None:
         return
     if app.executor_limit == 0:  # it asks for executors later (L1, L6)
         alone = state.claims.need(replace(app, driver=None), app.sizing, app.requested, None, NOTHING)
-        _check_fit(state, "an executor", alone.least)
+        _check_fit(state, "an executor", alone.least, alone.demand)
     need = state.claims.need(app, app.sizing, app.requested, app.executor_limit, app.driver or NOTHING)
     if need.hostable:
         return
     if need.least.cores:
-        _check_fit(state, "an executor", need.least)
+        _check_fit(state, "an executor", need.least, need.demand)
     if need.driver.cores:
-        _check_fit(state, "the driver", need.driver)
+        _check_fit(state, "the driver", need.driver, need.demand)
 
 
-def _check_fit(state: ClusterState, what: str, size: Resources) -> None:
-    for offer in state.offers:
-        if offer.covers(size):
-            return
-    worker, nearest_offer = nearest([(worker.id, worker.offer) for worker in state.known_workers()], size)
-    raise NeverFits(what, str(size), worker, str(nearest_offer))
+def _check_fit(state: ClusterState, what: str, size: Resources, demand: str = "") -> None:
+    workers = state.known_workers()
+    if not demand and not any(worker.taints for worker in workers):
+        for offer in state.offers:
+            if offer.covers(size):
+                return
+    able = [worker for worker in workers if met_by(demand, worker.labels, worker.taints)]
+    if any(worker.offer.covers(size) for worker in able):
+        return
+    if not able:
+        raise NeverMet(len(workers), excluded_by(demand, [(worker.labels, worker.taints) for worker in workers]))
+    worker, nearest_offer = nearest([(one.id, one.offer) for one in able], size)
+    raise NeverFits(what, str(size), worker, str(nearest_offer), among=len(able) if len(able) < len(workers) else 0)
 
 
 def nearest(workers: Iterable[tuple[str, Resources]], size: Resources) -> tuple[str, Resources]:

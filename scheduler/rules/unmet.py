@@ -8,6 +8,7 @@ from scheduler.model.answers import UnmetDemand
 from scheduler.model.events import Fixed
 from scheduler.model.quota import Quota
 from scheduler.model.resources import NOTHING, Resources
+from scheduler.rules.labels import by_option
 from scheduler.rules.share.demands import held_units, wanted_units
 
 if TYPE_CHECKING:
@@ -65,20 +66,20 @@ def _executors(state: ClusterState, app: App) -> tuple[Resources, int]:
 
 
 def unmet(state: ClusterState) -> list[UnmetDemand]:
-    """What ready apps ask for and are not granted, by size, each with the number of apps and since when (ms) one asks.
+    """What ready apps ask for and are not granted, by size and demand (P9): of how many apps, and since when (ms).
 
     An app asks for as many of its smallest executors as it can use (semantics H2), and its driver until that is placed.
     What a limit (N2), a cap in amounts (H1) or a lack of readiness (J) keeps back is left out: no worker would help. It
     is no matter whether a live worker is large enough (N3).
     """
     bounds = _Bounds(state)
-    found: dict[Resources, list[int]] = {}
+    found: dict[tuple[Resources, str], list[int]] = {}
     for app in state.apps.values():
         if app.over or not app.ready or (not app.admitted and not bounds.lets_in(app)):
             continue
         for size, number in ((app.unplaced_driver, 1), _executors(state, app)):
             if size.cores and number > 0 and (number := bounds.cut(app.spec.company, size, number)):
-                kept = found.setdefault(size, [0, 0, app.ready_at])
+                kept = found.setdefault((size, app.need.demand), [0, 0, app.ready_at])
                 kept[0] += number
                 kept[1] += 1
                 kept[2] = min(kept[2], app.ready_at)
@@ -87,9 +88,10 @@ def unmet(state: ClusterState) -> list[UnmetDemand]:
             cores=size.cores,
             memory=size.memory_mb,
             resources=dict(size.others),
+            **by_option(demand),
             missing=number,
             apps=apps,
             since=since,
         )
-        for size, (number, apps, since) in sorted(found.items(), key=lambda item: item[1][2])
+        for (size, demand), (number, apps, since) in sorted(found.items(), key=lambda item: item[1][2])
     ]

@@ -155,6 +155,29 @@ def check_labels(labels: Mapping[str, str]) -> None:
         check_name(f"the label {key}", value)
 
 
+def check_label_terms(option: str, terms: Collection[str]) -> tuple[str, ...]:
+    """The terms in order, each once. Raises: InvalidCommand for one that no label can meet, or for too many."""
+    if len(terms) > MAX_LABELS:
+        raise InvalidCommand(f"an app can name at most {MAX_LABELS} labels with {option}, not {len(terms)}")
+    for term in terms:
+        key, is_, value = term.partition("=")
+        check_identifier(f"the key of a label in {option}", key)
+        if is_ and not value:
+            raise InvalidCommand(f"{option} {shorten(term)} names no value; name {key!r} alone for any value")
+        if is_:
+            check_name(f"the value of {key} in {option}", value)
+    return tuple(sorted(set(terms)))
+
+
+def check_taints(what: str, taints: Collection[str]) -> tuple[str, ...]:
+    """The taints in order, each once. Raises: InvalidCommand for one that is no identifier, or for too many."""
+    if len(taints) > MAX_LABELS:
+        raise InvalidCommand(f"{what} can name at most {MAX_LABELS} taints, not {len(taints)}")
+    for taint in taints:
+        check_identifier("a taint", taint)
+    return tuple(sorted(set(taints)))
+
+
 def check_number(what: str, values: Collection[object], most: int) -> None:
     """Raises: InvalidCommand for more than `most` values."""
     if len(values) > most:

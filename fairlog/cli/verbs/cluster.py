@@ -364,15 +364,16 @@ def workers(source: Source, *, labels: dict[str, str], as_json: bool) -> None:
     from a worker, the room that is held on one, and the lost workers, whose offer may come back.
     """
     found = [worker for worker in source.ask("workers", lost=True) if labelled(worker, labels)]
-    plain = not as_json and not any(worker["labels"] for worker in found)
+    spare = {name for name in ("labels", "taints") if not as_json and not any(worker.get(name) for worker in found)}
     render.print_records(
-        [{name: each for name, each in worker.items() if name != "labels" or not plain} for worker in found],
-        "worker host rack labels status cores grantedCores memory grantedMemory resources grantedResources executors",
+        [{name: each for name, each in worker.items() if name not in spare} for worker in found],
+        "worker host rack labels taints status cores grantedCores memory grantedMemory resources grantedResources "
+        "executors",
         headings=(
-            *("WORKER", "HOST", "RACK", "LABELS", "STATUS", "CORES", "GRANTED", "MEMORY", "GRANTED"),
+            *("WORKER", "HOST", "RACK", "LABELS", "TAINTS", "STATUS", "CORES", "GRANTED", "MEMORY", "GRANTED"),
             *("RESOURCES", "GRANTED", "EXECUTORS"),
         ),
-        spare=("RACK", "LABELS", "EXECUTORS"),
+        spare=("RACK", "LABELS", "TAINTS", "EXECUTORS"),
         empty="No worker has these labels."
         if labels
         else "No worker is registered; `fairlog worker` offers this machine.",

@@ -24,6 +24,7 @@ from fairlog.cli.params import (
     range_option,
     read_offered,
     read_size,
+    read_taint,
     read_text,
     read_words,
     size_option,
@@ -34,7 +35,7 @@ from fairlog.cli.verbs.accounts import worker_invite
 from fairlog.local.running import check_own_keys, default_data, find_running, keyring_for
 from recovery.archive.allowed import VARIABLE as ALLOW_VARIABLE
 from scheduler.model.errors import FairlogError, NotAuthenticated
-from scheduler.rules.validate import MAX_CORES, MAX_LEASE_S, MAX_MEMORY_MB, check_identifier, check_labels
+from scheduler.rules.validate import MAX_CORES, MAX_LEASE_S, MAX_MEMORY_MB, check_identifier, check_labels, check_taints
 from scheduler.service.folders import working_folder
 from scheduler.service.known import known_folder
 from scheduler.service.program_log import FORMAT_VARIABLE, log_to_stderr
@@ -384,8 +385,16 @@ def _spark_rest(address: tuple[str, int] | None) -> Callable[[Any], Any]:
 @label_option(
     envvar="FAIRLOG_LABELS",
     show_envvar=True,
-    help="Label of the worker, such as zone=north, by which people find and group workers; it decides nothing. "
-    "Repeatable.",
+    help="Label of the worker, such as zone=north, by which people find and group workers, and apps require or avoid "
+    "them. Repeatable.",
+)
+@click.option(
+    "--taint",
+    "taints",
+    type=read_taint,
+    multiple=True,
+    metavar="NAME",
+    help="Take only apps that tolerate this, with `fairlog submit --tolerate`. Repeatable.",
 )
 @kinds_option(
     "--resource",
@@ -521,6 +530,7 @@ def worker(
     if asked["worker"] is not None:
         check_identifier("the worker id", asked["worker"])
     check_labels(labels)
+    marks = {"labels": labels, "taints": check_taints("a worker", asked.pop("taints"))}
     typed = ctx.get_parameter_source("api") is ParameterSource.COMMANDLINE
     place = _place_of_worker(ctx.ensure_object(Target), api, api_first=typed)
     if place.token and asked["instances"] > 1:
@@ -532,7 +542,7 @@ def worker(
     chosen = _where_tasks_run(**{name: asked.pop(name) for name in _WHERE})
     made = make_offers(memory_mb=memory, outlive_agent=not no_outlive, **asked)
     offers = [
-        offer.model_copy(update={**chosen, **watched, "drain": drain, "resources": addresses, "labels": labels})
+        offer.model_copy(update={**chosen, **watched, **marks, "drain": drain, "resources": addresses})
         for offer, addresses in zip(made, divided(resources, len(made)), strict=True)
     ]
     for offer in offers:

@@ -44,6 +44,8 @@ from fairlog.cli.params import (
     read_pair,
     read_share,
     read_signal,
+    read_taint,
+    read_terms,
     read_text,
     read_warning,
     read_words,
@@ -87,6 +89,23 @@ def _read_target(text: str) -> str:
     except InvalidCommand as error:
         raise click.BadParameter(str(error)) from None
     return text
+
+
+def _labels_option(option: str, field: str, text: str) -> Callable[[Any], Any]:
+    """An option that names labels of workers, in several places or lists; the verb gets all of them (semantics P9)."""
+
+    def together(_ctx: click.Context, _param: click.Parameter, lists: tuple[tuple[str, ...], ...]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys([term for terms in lists for term in terms]))
+
+    return click.option(
+        option,
+        field,
+        type=read_terms(option),
+        multiple=True,
+        callback=together,
+        metavar="KEY[=VALUE],…",
+        help=text,
+    )
 
 
 JOB_OPTIONS: Sequence[Callable[[Any], Any]] = (
@@ -193,6 +212,21 @@ JOB_OPTIONS: Sequence[Callable[[Any], Any]] = (
         default=None,
         help="Network that the tasks find: none, one that only the app's executors on the same worker have, or the "
         "machine's.  [default: host]",
+    ),
+    _labels_option(
+        "--require",
+        "require",
+        "Only workers with these labels, such as zone=north,gpu; a key alone stands "
+        "for any value, and \\, for a comma of a value. Repeatable.",
+    ),
+    _labels_option("--avoid", "avoid", "Only workers without any of these labels, likewise."),
+    _labels_option("--prefer-label", "prefer_labels", "First of all workers that have all of these labels, likewise."),
+    click.option(
+        "--tolerate",
+        type=read_taint,
+        multiple=True,
+        metavar="TAINT",
+        help="Workers with this taint as well (`fairlog worker --taint`). Repeatable.",
     ),
     click.option(
         "--reclaim-signal",

@@ -186,6 +186,7 @@ _TRANSLATED: dict[tuple[str, ...], Callable[[sbatch.SbatchOptions], list[str]]] 
     ("account",): _text("account", "--company"),
     ("job-name",): _text("job-name", "--name"),
     ("comment",): _text("comment", "--comment"),
+    ("constraint",): lambda asked: ["--require", ",".join(sbatch.read_constraint(asked.get("constraint") or ""))],
     ("chdir",): _text("chdir", "--chdir"),
     ("output",): _file("output"),
     ("error",): _file("error"),

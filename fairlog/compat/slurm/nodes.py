@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 from fairlog.compat.slurm.road import ApiRoad
@@ -34,6 +35,12 @@ class SlurmNode:
 def nodes(road: ApiRoad) -> list[SlurmNode]:
     """The workers by name, also lost ones that are still remembered."""
     return [SlurmNode(worker) for worker in road.get("/v1/workers", fresh="true", lost="true")]
+
+
+def features(group: Sequence[SlurmNode]) -> str:
+    """The labels that all of these workers have, as features; "(null)" if there is none."""
+    each = [{f"{key}={value}" for key, value in node.worker["labels"].items()} for node in group]
+    return ",".join(sorted(set.intersection(*each))) or "(null)" if each else "(null)"
 
 
 def hosts_of(text: str) -> list[str]:

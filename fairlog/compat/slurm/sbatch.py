@@ -180,6 +180,7 @@ def submission(
         "no_requeue": not may_requeue(asked),
         "priority": -read_nice(asked.get("nice")),
         **read_dependencies(asked.get("dependency")),
+        **({"require": read_constraint(asked.get("constraint") or "")} if "constraint" in asked else {}),
     }
     if (begin := asked.get("begin")) is not None:
         fields["begin"] = max(0, times.read_moment(begin, "begin", ahead=True))
@@ -211,6 +212,17 @@ def submission(
     fields |= {"script": blake2b(script, digest_size=32).hexdigest(), "script_at": batch.PLACE}
     fields["env"] = sorted(secrets)
     return fields, secrets
+
+
+def read_constraint(text: str) -> list[str]:
+    """The labels that `--constraint` names: features of a worker are its labels. Raises: Refused."""
+    terms = [term.strip() for term in text.split("&")]
+    if any(sign in text for sign in "|!*[](),") or not all(terms):
+        raise SlurmError(
+            f"Invalid feature specification: --constraint {text[:60]!r} is not labels of workers joined by &, such as "
+            "zone=north&gpu"
+        )
+    return terms
 
 
 def may_requeue(asked: SbatchOptions) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 from fairlog.compat.slurm import jobs, times
 from fairlog.compat.slurm.jobs import SlurmJob
-from fairlog.compat.slurm.nodes import SlurmNode, hosts_of, list_of, nodes
+from fairlog.compat.slurm.nodes import SlurmNode, features, hosts_of, list_of, nodes
 from fairlog.compat.slurm.road import ApiRoad, Problem
 from fairlog.compat.slurm.sbatch import PARTITION
 from fairlog.compat.slurm.tables import SCONTROL
@@ -184,8 +184,8 @@ def _node_lines(node: SlurmNode) -> list[str]:
     lines = [
         f"NodeName={node.name} Arch={os.uname().machine} CoresPerSocket=1",
         f"CPUAlloc={node.used} CPUEfctv={node.cores} CPUTot={node.cores} CPULoad=N/A",
-        "AvailableFeatures=(null)",
-        "ActiveFeatures=(null)",
+        f"AvailableFeatures={features([node])}",
+        f"ActiveFeatures={features([node])}",
         "Gres=(null)",
         f"NodeAddr={node.worker['host']} NodeHostName={node.worker['host']} Version=22.05.8",
         f"RealMemory={node.memory} AllocMem={node.used_memory} FreeMem={free} Sockets={node.cores} Boards=1",

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from fairlog.compat.slurm.jobs import always
-from fairlog.compat.slurm.nodes import SlurmNode, hosts_of, list_of, nodes
+from fairlog.compat.slurm.nodes import SlurmNode, features, hosts_of, list_of, nodes
 from fairlog.compat.slurm.road import ApiRoad
 from fairlog.compat.slurm.sbatch import PARTITION
 from fairlog.compat.slurm.squeue import FormatField, read_columns
@@ -69,8 +69,8 @@ FIELDS: dict[str, tuple[str, Callable[[list[SlurmNode]], object]]] = {
     "Z": ("THREADS", always(1)),
     "d": ("TMP_DISK", always(0)),
     "w": ("WEIGHT", always(1)),
-    "f": ("AVAIL_FEATURES", always("(null)")),
-    "b": ("ACTIVE_FEATURES", always("(null)")),
+    "f": ("AVAIL_FEATURES", features),
+    "b": ("ACTIVE_FEATURES", features),
     "E": ("REASON", lambda group: group[0].reason or "none" if group else "none"),
     "u": ("USER", always("root")),
     "U": ("USER", always("root(0)")),

@@ -16,7 +16,6 @@ _PLACED = (
     Option("-q --qos", "NAME", IDLE, "companies have quotas, users have limits"),
     Option("-w --nodelist", "HOSTS", LEFT, "executors are placed by the setting placement; leave it out"),
     Option("-x --exclude", "HOSTS", LEFT, "executors are placed by the setting placement; leave it out"),
-    Option("-C --constraint", "LIST", IDLE, "nodes have no features"),
     Option("--reservation", "NAME", IDLE, "nothing is reserved by name"),
     Option("-L --licenses", "LIST", LEFT, "licenses are not counted; leave it out"),
     Option("--exclusive", "[user]", IDLE, "a job has its cores for itself, and not its node"),
@@ -99,6 +98,7 @@ SBATCH: Table = (
     Option("--time-min", "TIME", IDLE, "--time alone counts"),
     Option("-W --wait", "", ACTS, "exits with the code of the job"),
     Option("--wrap", "COMMAND", ACTS, "a command in place of a script"),
+    Option("-C --constraint", "LIST", ACTS, "labels of the workers, KEY or KEY=VALUE, several with &"),
     *_PLACED,
     *_HELP,
 )
@@ -229,6 +229,7 @@ SRUN: Table = (
     Option("-u --unbuffered", "", ACTS, "output is passed on as it comes, in any case"),
     Option("-W --wait", "SECONDS", IDLE, "all processes are waited for"),
     Option("-X --disable-status", "", IDLE, "an interrupt ends the processes in any case"),
+    Option("-C --constraint", "LIST", IDLE, "a step runs where its job does; sbatch regards it"),
     *_PLACED,
     *_HELP,
 )

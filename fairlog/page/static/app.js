@@ -139,6 +139,10 @@ export const app = {
           card.spent ? ["Used", used(card.spent)] : null,
           ["Priority", number(card.priority)],
           card.maxRuntime ? ["May run", duration(card.maxRuntime * 1000)] : null,
+          card.require ? ["Requires", name(card.require.join(", "))] : null,
+          card.avoid ? ["Avoids", name(card.avoid.join(", "))] : null,
+          card.preferLabels ? ["Prefers", name(card.preferLabels.join(", "))] : null,
+          card.tolerate ? ["Tolerates", name(card.tolerate.join(", "))] : null,
           card.after
             ? ["Starts after", Object.entries(card.after).map(([app, how]) => [appLink(app), ` (${how}) `])]
             : null,

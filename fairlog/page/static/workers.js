@@ -127,7 +127,8 @@ export const workers = {
 };
 
 function labelsOf(worker) {
-  return Object.entries(worker.labels).map(([key, value]) => `${key}=${value}`);
+  const labels = Object.entries(worker.labels).map(([key, value]) => `${key}=${value}`);
+  return labels.concat((worker.taints ?? []).map((taint) => `taint ${taint}`));
 }
 
 function workerCard(each, context) {

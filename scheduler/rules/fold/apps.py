@@ -13,6 +13,7 @@ from scheduler.rules.admission.queue import ask_of
 from scheduler.rules.entities import NO_LACK, App, Demand, Lack, Slot, User, shared_spec
 from scheduler.rules.facts import Facts
 from scheduler.rules.fold.effects import (
+    count_demands,
     count_runtime,
     count_size,
     forget_if_over,
@@ -35,6 +36,7 @@ def _app_registered(facts: Facts, event: AppRegistered) -> None:
         user = company.users[event.user] = User()
     spec = shared_spec(event, company.spec.company, intern(event.user))
     requested, head, at = spec.requested, facts.head, facts.at
+    count_demands(facts, spec, 1)
     need = facts.claims.need(spec, spec.sizing, requested, spec.executor_limit, spec.driver or NOTHING)
     app = App(
         event.app,
@@ -189,6 +191,7 @@ def _app_removed(facts: Facts, event: events.AppRemoved) -> None:
     if event.app in facts.dependents.of:
         for told in facts.dependents.tell(event.app, event.reason):
             facts.changed.app(told)
+    count_demands(facts, app.spec, -1)
     forget_if_over(facts, app)
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from scheduler.model.events import Computed
+from collections.abc import Collection, Iterable
+
+from scheduler.model.events import AppRegistered, Computed
 from scheduler.model.resources import Resources
 from scheduler.rules.admission.queue import Ask, ask_of
 from scheduler.rules.entities import Allocation, App, Worker
 from scheduler.rules.facts import Facts
 from scheduler.rules.fleet import tally
+from scheduler.rules.labels import demands_of
 from scheduler.rules.ledger import add_grant, granted
 
 
@@ -44,8 +47,12 @@ def set_live(facts: Facts, worker: Worker, *, was: bool, now: bool) -> None:
     """The worker, which was live or not, is live now or not (semantics A5)."""
     if was == now:
         return
-    change = facts.fleet.join if now else facts.fleet.leave
-    change(worker.id, worker.offer, worker.open_to(None))
+    if now:
+        met = facts.demands.join(worker.id, worker.labels, worker.taints)
+        facts.fleet.join(worker.id, worker.offer, worker.open_to(None), met)
+    else:
+        facts.demands.leave(worker.id, worker.labels, worker.taints)
+        facts.fleet.leave(worker.id, worker.offer, worker.open_to(None))
     for allocation in (*worker.executors.values(), *worker.drivers.values()):
         facts.claims.stay(allocation, facts.apps[allocation.app], live=now)
 
@@ -53,6 +60,27 @@ def set_live(facts: Facts, worker: Worker, *, was: bool, now: bool) -> None:
 def count_size(facts: Facts, app: App, change: int) -> None:
     """Of so many more apps of its company the smallest executor has this app's size (semantics H2)."""
     tally(facts.companies[app.spec.company].sizes, facts.claims.size(app.sizing, app.spec.cores_per_task), change)
+
+
+def reclass(facts: Facts, workers: Iterable[str], demands: Collection[str] | None = None) -> None:
+    """These live workers meet other demands than before, these alone if they are stated (semantics P9).
+
+    Who may use the workers, and what fillings hand out, follows.
+    """
+    changed = False
+    for name in workers:
+        worker = facts.workers[name]
+        met = facts.demands.class_of(worker.labels, worker.taints)
+        changed = facts.fleet.reclass(name, worker.offer, worker.open_to(None), met) or changed
+    if changed:
+        facts.filling.forget()
+        facts.claims.review(demands)
+
+
+def count_demands(facts: Facts, spec: AppRegistered, change: int) -> None:
+    """So many apps more of these demands have not ended (semantics P9)."""
+    if demands := demands_of(spec):
+        reclass(facts, facts.demands.count(demands, change), demands)
 
 
 def set_cluster(facts: Facts) -> None:

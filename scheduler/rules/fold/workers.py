@@ -10,7 +10,7 @@ from scheduler.model.events import Event
 from scheduler.rules.entities import LostWorker, Suspicion, Worker
 from scheduler.rules.facts import Facts
 from scheduler.rules.fleet import tally
-from scheduler.rules.fold.effects import forget_lost, reopen, set_cluster, set_live, trust
+from scheduler.rules.fold.effects import forget_lost, reclass, reopen, set_cluster, set_live, trust
 
 
 def _worker_registered(facts: Facts, event: events.WorkerRegistered) -> None:
@@ -27,7 +27,14 @@ def _worker_registered(facts: Facts, event: events.WorkerRegistered) -> None:
 
 
 def _worker_labelled(facts: Facts, event: events.WorkerLabelled) -> None:
-    facts.workers[event.worker].labels = event.labels
+    worker = facts.workers[event.worker]
+    live = worker.status == "alive"
+    if live:
+        facts.demands.leave(worker.id, worker.labels, worker.taints)
+    worker.labels, worker.taints = event.labels, event.taints
+    if live:
+        facts.demands.join(worker.id, worker.labels, worker.taints)
+        reclass(facts, [worker.id])
 
 
 def _worker_removed(facts: Facts, event: events.WorkerRemoved) -> None:
@@ -37,7 +44,9 @@ def _worker_removed(facts: Facts, event: events.WorkerRemoved) -> None:
         drivers = [name for name in cut if name.endswith("/")]
         apps = {name.rstrip("/") for name in cut}
         numbers = len(cut) - len(drivers), len(drivers), len(apps)
-        facts.lost[event.worker] = LostWorker(event.worker, worker.offer, facts.at, *numbers)
+        facts.lost[event.worker] = LostWorker(
+            event.worker, worker.offer, facts.at, *numbers, worker.labels, worker.taints
+        )
     else:
         facts.lost_with.pop(event.worker, None)
         tally(facts.offers, worker.offer, -1)

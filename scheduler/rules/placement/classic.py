@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from scheduler.model.events import Computed, ExecutorAllocated
-from scheduler.model.resources import UNLIMITED_CORES, UNLIMITED_MEMORY_MB, Resources
+from scheduler.model.resources import NOTHING, UNLIMITED_CORES, UNLIMITED_MEMORY_MB, Resources
 from scheduler.rules.failures import left_out
+from scheduler.rules.labels import may_use, sought
 from scheduler.rules.placement.executors import allocation
 from scheduler.rules.placement.sizing import executor_memory_mb, for_tasks, sizes_to_try
 
@@ -45,10 +46,12 @@ def _packed(state: ClusterState, apps: list[_Owed]) -> list[ExecutorAllocated]:
     least_mb = min(settings.min_executor_memory_mb if one.fixed is None else one.fixed.memory_mb for one in apps)
     allocations: list[ExecutorAllocated] = []
     least = Resources(1, least_mb)
-    for worker, free in state.fleet.candidates(least, settings.worker_selection, sparing=state.sparing):
+    candidates = state.fleet.candidates(least, settings.worker_selection, sparing=state.sparing, everywhere=True)
+    for worker, free in candidates:
         room = free
         for owed in apps:
-            size = owed.share_of(room) if worker not in owed.own else None
+            barred = worker in owed.own or not may_use(free, sought(NOTHING, owed.app.need.demand))
+            size = None if barred else owed.share_of(room)
             if size is not None:
                 allocations.append(allocation(owed.app, owed.app.next_executor + owed.count, worker, size))
                 room -= size

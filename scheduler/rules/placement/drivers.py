@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Iterator
 from functools import partial
 from hashlib import blake2b
+from itertools import product
 from typing import TYPE_CHECKING
 
 from scheduler.model.events import DriverAllocated
@@ -12,6 +13,7 @@ from scheduler.model.ids import driver_id
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.failures import left_out
 from scheduler.rules.kinds import with_addresses
+from scheduler.rules.labels import sought, tried_by
 from scheduler.rules.placement.executors import PLACEMENTS
 
 if TYPE_CHECKING:
@@ -37,13 +39,13 @@ def place_drivers(state: ClusterState, at: int) -> Iterator[DriverAllocated]:
         served, size = app.submitted, app.spec.driver or NOTHING
         if app.tries.driver_after > at or not within_max_drivers(state):
             continue
-        for without in left_out(state, app, size, at):
-            shut = {*without, *state.indexes.probes.members}
-            candidates = state.fleet.candidates(size, "worker-id")
+        for without, demand in product(left_out(state, app, size, at), tried_by(app.spec)):
+            shut, seeking = {*without, *state.indexes.probes.members}, sought(size, demand)
+            candidates = state.fleet.candidates(seeking, "worker-id")
             worker = next((name for name, _ in candidates if name not in shut), None)
             if worker is not None and settings.spread_out_drivers:
                 draw = draw or Draw(position, state.fleet.live_workers())
-                worker = draw.next_worker(partial(_has_room, state, size, shut))
+                worker = draw.next_worker(partial(_has_room, state, seeking, shut))
             if worker is not None:
                 yield _granted(state, app, worker, size)
                 break
@@ -53,14 +55,15 @@ def _worker_by_worker(state: ClusterState, at: int) -> Iterator[DriverAllocated]
     """As before Spark 1.4: on each worker, in the drawn order, the drivers that fit, in order (semantics D2)."""
     waiting = [driver for app in state.indexes.drivers if (driver := app.spec.driver) is not None]
     least = Resources(min(size.cores for size in waiting), min(size.memory_mb for size in waiting))
-    room = {worker for worker, _ in state.fleet.candidates(least, "worker-id")}
+    room = {worker for worker, _ in state.fleet.candidates(least, "worker-id", everywhere=True)}
     for worker in Draw(state.head, state.fleet.live_workers()) if room else ():
         if worker not in room or worker in state.indexes.probes:
             continue
         served = 0
         while (app := state.indexes.drivers.after(served)) is not None:
             served, size = app.submitted, app.spec.driver or NOTHING
-            if app.tries.driver_after <= at and _has_room(state, size, (), worker) and within_max_drivers(state):
+            seeking = sought(size, app.need.demand)
+            if app.tries.driver_after <= at and _has_room(state, seeking, (), worker) and within_max_drivers(state):
                 *_, without = left_out(state, app, size, at)
                 if worker not in without:
                     yield _granted(state, app, worker, size)
@@ -99,7 +102,8 @@ class Draw:
 
 
 def _has_room(state: ClusterState, size: Resources, shut: Container[str], worker: str) -> bool:
-    return worker not in shut and state.workers[worker].open_to(None).covers(size)
+    fits = worker not in shut and state.workers[worker].open_to(None).covers(size)
+    return fits and state.fleet.admits(worker, size)
 
 
 def _ticket(position: int, worker: str) -> bytes:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from msgspec.structs import replace
 
 from scheduler.rules.fleet import in_order
+from scheduler.rules.labels import sought
 from scheduler.rules.placement.delay import delayed_until, places
 from scheduler.rules.placement.executors import PLACEMENTS, allocations, one_probe
 
@@ -28,13 +29,14 @@ def place_near(
     *,
     most: Resources | None = None,
     without: Collection[str] = (),
+    demand: str = "",
 ) -> list[ExecutorAllocated]:
     """Executors for pending requests: on a preferred host, in its rack, or anywhere (semantics L5).
 
     A request waits a bounded time for each nearer level, counted from its creation. Within a level, workers are
-    selected by the usual rules (P1, P2), those `without` left out.
+    selected by the usual rules (P1, P2), those `without` and those that do not meet the `demand` left out.
     """
-    settings = state.settings
+    settings, seeking = state.settings, sought(unit, demand)
     affordable = app.lacking if settings.admission == "open" else app.affords(unit)
     if most is not None:
         affordable = min(affordable, most.holds(unit))
@@ -49,17 +51,17 @@ def place_near(
             near = [
                 (worker, state.workers[worker].open_to(app.id))
                 for worker in places(wanted, level, state.indexes.places)
-                if worker not in without
+                if worker not in without and state.fleet.admits(worker, seeking)
             ]
             fitting = in_order(near, unit, settings.worker_selection)
-            if state.sparing and state.fleet.offering:
-                fitting = iter(sorted(fitting, key=lambda one: state.fleet.spare_kinds(one[0], unit)))
+            if state.sparing and (state.fleet.offering or state.fleet.classes):
+                fitting = iter(sorted(fitting, key=lambda one: state.fleet.spare_kinds(one[0], seeking)))
             counts = put(one_probe(fitting, state.indexes.probes.members, unit), unit, min(wanted.number, affordable))
             if counts:
                 return allocations(app, counts, unit, level)
     if not anywhere or not affordable:
         return []
-    candidates = state.fleet.candidates(unit, settings.worker_selection, sparing=state.sparing)
+    candidates = state.fleet.candidates(seeking, settings.worker_selection, sparing=state.sparing)
     candidates = one_probe(candidates, state.indexes.probes.members, unit)
     granted = allocations(app, put(candidates, unit, min(anywhere, affordable)), unit)
     hosts = [host for host, tasks in app.demand.preferred_hosts.items() if tasks]

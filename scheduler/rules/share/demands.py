@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from scheduler.model.resources import NOTHING, Resources
+from scheduler.rules.labels import sought
 from scheduler.rules.share.fill import Leaf
 
 if TYPE_CHECKING:
@@ -114,15 +115,25 @@ def leaf_of(fleet: Fleet, app: App, rank: tuple[int, ...]) -> Leaf | None:
         return None
     elastic = app.spec.elastic
     least = most if elastic is None else min(most, elastic.least)
-    each = app.need.executor
-    size = Resources(each.cores, 0, each.others) if app.need.growing else each
-    alone = driver is not NOTHING and not _stand_together(fleet, driver, each)
+    demand = app.need.demand
+    size, driver = seeking(app)
+    alone = driver is not NOTHING and not _stand_together(fleet, driver, sought(app.need.executor, demand), demand)
+    if app.need.growing:
+        size = Resources(size.cores, 0, size.others)
     return Leaf(app.id, size, most, least, driver=driver, alone=alone, held=held_units(app), rank=rank)
 
 
-def _stand_together(fleet: Fleet, driver: Resources, size: Resources) -> bool:
+def seeking(app: App) -> tuple[Resources, Resources]:
+    """The app's executor, and its driver while that waits, with what they demand of workers (semantics P9)."""
+    need, driver = app.need, app.unplaced_driver
+    if not need.demand:
+        return need.executor, driver
+    return sought(need.executor, need.demand), driver if driver is NOTHING else sought(driver, need.demand)
+
+
+def _stand_together(fleet: Fleet, driver: Resources, size: Resources, demand: str) -> bool:
     """Whether the live workers could host a driver and an executor at once, if they were empty."""
-    if fleet.could_host(driver + size):
+    if fleet.could_host(sought(driver + size, demand)):
         return True
     several = fleet.hosts(driver) + fleet.hosts(size) > 2
-    return several or not fleet.could_host(driver.combined(size, max))
+    return several or not fleet.could_host(sought(driver.combined(size, max), demand))

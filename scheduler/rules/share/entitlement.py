@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.admission.queue import ask_of
 from scheduler.rules.fleet import tally
-from scheduler.rules.share.demands import admitted_leaf, held_units, leaf_of, pending, staying_of, wanted_units
+from scheduler.rules.share.demands import (
+    admitted_leaf,
+    held_units,
+    leaf_of,
+    pending,
+    seeking,
+    staying_of,
+    wanted_units,
+)
 from scheduler.rules.share.fill import CompanyNode, Filling, First, Handed, Leaf, Rooms, UserNode, may_start
 from scheduler.rules.share.going_on import GoingOn, Looked
 
@@ -182,7 +190,8 @@ def _unhindered(state: ClusterState) -> Entitlement | None:
     asked = _Lacking(sum([room.cores * number for room, number in rooms.items()]))
     for app in state.wanting():
         if app.need.hostable and not app.over:
-            asked.add(app.spec.company, app.need.executor, wanted_units(app) - held_units(app), app.unplaced_driver)
+            size, driver = seeking(app)
+            asked.add(app.spec.company, size, wanted_units(app) - held_units(app), driver)
             if asked.left < 0:
                 return None
     found = Entitlement(whole=True)
@@ -266,8 +275,8 @@ def filling(state: ClusterState) -> tuple[Entitlement, list[Handed]]:
     for name in dict.fromkeys([driver.worker for driver in state.drivers.values()]):
         worker = state.workers[name]
         if worker.status == "alive":
-            tally(rooms, worker.offer, -1)
-            tally(rooms, worker.beside_drivers, 1)
+            tally(rooms, state.fleet.classed(name, worker.offer), -1)
+            tally(rooms, state.fleet.classed(name, worker.beside_drivers), 1)
     run = Filling(rooms, found.companies.values(), state.fleet.total)
     run.run(_first(state, found, begun))
     found.offered = rooms

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from scheduler.model.quota import Quota
 from scheduler.model.resources import NOTHING, Resources
+from scheduler.rules.labels import may_use, spare_demands
 
 Cause = Literal["", "room", "cap", "drivers"]
 """Why an app got less than its demand: no room is left for its unit, its company's cap, or its company's drivers."""
@@ -25,7 +26,7 @@ class Leaf:
 
     app: str
     size: Resources
-    """One executor: the smallest one, if the scheduler sizes them."""
+    """One executor, the smallest one if the scheduler sizes them, with its demand (semantics P9); so has its driver."""
     most: int
     """How many executors it can use."""
     least: int
@@ -284,7 +285,7 @@ class Rooms:
             for index in range(bisect_left(plain, Resources(size.cores, size.memory_mb)), len(plain)):
                 if plain[index].memory_mb >= size.memory_mb:
                     return plain[index]
-        fitting = [room for room in self._kinds if room.covers(size)]
+        fitting = [room for room in self._kinds if may_use(room, size) and room.covers(size)]
         return min(fitting, key=lambda room: (_spare(room, size), room - size), default=None)
 
     def take(self, size: Resources) -> Resources | None:
@@ -336,8 +337,9 @@ class Rooms:
 
 
 def _spare(room: Resources, size: Resources) -> int:
-    """How many kinds the room has of which the size needs nothing (semantics P1)."""
-    return sum(size.amount(kind) == 0 for kind, _ in room.others)
+    """How many kinds the room has of which the size needs nothing, and how many demands else it meets (P1, P9)."""
+    kinds, demands = spare_demands([kind for kind, _ in room.others], size)
+    return sum([size.amount(kind) == 0 for kind in kinds]) + demands
 
 
 EVERY = 64
@@ -609,7 +611,9 @@ def level_of(quota: Quota, unnamed: Quota, used: Resources, others: Iterable[tup
         level = memory_mb * LEVELS // of.memory_mb
     else:
         level = cores * LEVELS // of.cores
-    for kind, _ in others:
+    for kind, amount in others:
+        if not amount:  # it is a demand (P9)
+            continue
         by = quota if quota.named is None or kind in quota.named else unnamed
         whole = by.amount.amount(kind)
         level = max(level, used.amount(kind) * by.denominator * LEVELS // whole if whole else NOWHERE)

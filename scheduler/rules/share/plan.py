@@ -8,7 +8,7 @@ from heapq import heapify, heappop, heapreplace
 from typing import TYPE_CHECKING, NamedTuple
 
 from scheduler.model.resources import NOTHING, Resources
-from scheduler.rules.share.demands import units_of
+from scheduler.rules.share.demands import seeking, units_of
 from scheduler.rules.share.entitlement import filling
 from scheduler.rules.share.fill import Handed, Rooms
 
@@ -57,7 +57,7 @@ def plan(state: ClusterState) -> Plan:
 
 def _offer(state: ClusterState, worker: Worker) -> Resources:
     """What the plan may use of the worker: neither what drivers hold nor what lingers."""
-    return worker.beside_drivers - lingering(state, worker.executors.values())
+    return state.fleet.classed(worker.id, worker.beside_drivers - lingering(state, worker.executors.values()))
 
 
 def lingering(state: ClusterState, held: Iterable[Allocation]) -> Resources:
@@ -97,8 +97,8 @@ def _packed(handed: list[Handed], offers: list[Resources]) -> tuple[dict[Resourc
 
 
 def size_of(state: ClusterState, executor: Allocation) -> Resources:
-    """The size of the units that the executor makes."""
-    return state.apps[executor.app].need.executor
+    """The size of the units that the executor makes, with the demand of its app (semantics P9)."""
+    return seeking(state.apps[executor.app])[0]
 
 
 def standing_on(state: ClusterState, worker: Worker) -> Content:

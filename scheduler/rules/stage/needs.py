@@ -20,6 +20,7 @@ from scheduler.model.events import (
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.failures import closed_to, has_room_now
 from scheduler.rules.kinds import with_addresses
+from scheduler.rules.labels import sought
 from scheduler.rules.placement.executors import allocation
 from scheduler.rules.share.demands import held_units, units_of
 from scheduler.rules.share.entitlement import Entitlement
@@ -85,6 +86,8 @@ def _why_void(state: ClusterState, target: Hold, entitled: Entitlement, at: int)
     if app is None or app.over or _superfluous(app, target, entitled):
         return "served"
     if target.worker in closed_to(state, app, at):
+        return "unusable"
+    if not state.fleet.admits(target.worker, sought(NOTHING, app.need.demand)):
         return "unusable"
     for executor in target.leaving.values():
         if target.reason != "plan" and not executor.moved and _may_stay(state, executor, app, entitled):
@@ -182,7 +185,7 @@ def _targets(state: ClusterState, entitled: Entitlement, waiting: list[App], at:
     alike: set[tuple[str, str, Resources]] = set()
     bounds = CheapestFirst(state, entitled)
     while len(state.holds) < most and (app := line.pop()) is not None:
-        kind = app.spec.company, app.spec.user, unit_of(app)
+        kind = app.spec.company, app.spec.user, sought(unit_of(app), app.need.demand)
         found = None
         if app.troubles or kind not in alike:
             found = Seeking(state, entitled, app, at, bounds).cheapest()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from scheduler.model.events import Computed
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.failures import closed_to
+from scheduler.rules.labels import sought
 from scheduler.rules.share.demands import held_units, units_of
 from scheduler.rules.share.entitlement import Entitlement
 from scheduler.rules.share.plan import Plan, lingering, plan, size_of
@@ -175,7 +176,7 @@ class CheapestFirst:
             if state.fleet.most_free_cores():
                 for worker in state.workers.values():
                     for one in worker.executors.values() if worker.status == "alive" else ():
-                        size = one.resources
+                        size = sought(one.resources, state.apps[one.app].need.demand)
                         fitting = fits.get(size)
                         if fitting is None:
                             fitting = fits[size] = state.fleet.has_room(size)
@@ -230,6 +231,7 @@ class Seeking:
     ) -> None:
         self.state, self.entitled, self.app = state, entitled, app
         self.size = unit_of(app)
+        self.sought = sought(self.size, app.need.demand)
         self.kept = closed_to(state, app, at)
         self._known = bounds or CheapestFirst(state, entitled)
         self._besides_targets = True
@@ -280,7 +282,7 @@ class Seeking:
                     break
             if looked != FEW:
                 return best
-            usable = self._known.usable(self.app, self.size, means)
+            usable = self._known.usable(self.app, self.sought, means)
             bounds, looked = iter(usable[bisect_right(usable, last) :]), FEW + 1
 
     def _cheaper(self, best: Room | None, name: str, forced: list[Allocation], means: Means) -> Room | None:
@@ -295,7 +297,7 @@ class Seeking:
         wanted, found = self._known.plan(), list[Room]()
         if wanted.units[self.app.id] <= held_units(self.app):
             return None
-        for name in wanted.short.get(self.size, ()):
+        for name in wanted.short.get(self.sought, ()):
             worker = state.workers[name]
             if not self._may_have_target(worker):
                 continue
@@ -323,6 +325,7 @@ class Seeking:
             and not (self._besides_targets and worker.holds)
             and worker.id not in self.kept
             and worker.beside_drivers.covers(self.size)
+            and self.state.fleet.admits(worker.id, self.sought)
         )
 
     def _below_cap(self) -> list[Allocation] | None:
@@ -500,6 +503,7 @@ class Taking:
                 continue
             left = seeking.entitled.surplus(theirs) - self._units.get(theirs.id, 0)
             usable = worker.status == "alive" and worker.suspicion is None
+            usable = usable and seeking.state.fleet.admits(worker.id, sought(NOTHING, app.need.demand))
             if usable and units_of(theirs, other) <= left and (worker.free + other.resources).covers(one.resources):
                 self._units[theirs.id] = self._units.get(theirs.id, 0) + units_of(theirs, other)
                 return True
@@ -529,7 +533,8 @@ class Destinations:
             return None
         kept = closed_to(state, app, state.at)
         settings = state.settings
-        for name, free in state.fleet.candidates(one.resources, settings.worker_selection, sparing=state.sparing):
+        size = sought(one.resources, app.need.demand)
+        for name, free in state.fleet.candidates(size, settings.worker_selection, sparing=state.sparing):
             if name == self._worker.id or name in kept or state.workers[name].suspicion is not None:
                 continue
             if (free - self._used.get(name, NOTHING)).covers(one.resources):

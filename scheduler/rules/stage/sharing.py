@@ -8,6 +8,7 @@ may move a tie.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator
+from itertools import product
 from typing import TYPE_CHECKING
 
 from scheduler.model.events import AppAdmitted, DriverAllocated, Event
@@ -18,6 +19,7 @@ from scheduler.rules.decide import admission, place
 from scheduler.rules.demand import grown
 from scheduler.rules.failures import has_room_now, is_choosy, left_out
 from scheduler.rules.kinds import with_addresses
+from scheduler.rules.labels import sought, tried_by
 from scheduler.rules.placement.executors import PLACEMENTS
 from scheduler.rules.share.demands import held_units, wanted_units
 from scheduler.rules.share.entitlement import Entitlement, drivers_of, entitlement
@@ -92,7 +94,8 @@ def _starting(state: ClusterState, entitled: Entitlement, at: int) -> Iterator[E
 
 
 def _home_of(state: ClusterState, app: App, size: Resources, at: int) -> Worker | None:
-    for without in left_out(state, app, size, at):
+    for without, demand in product(left_out(state, app, size, at), tried_by(app.spec)):
+        seeking = sought(size, demand)
         fitting = [
             worker
             for worker in state.workers.values()
@@ -100,9 +103,11 @@ def _home_of(state: ClusterState, app: App, size: Resources, at: int) -> Worker 
             and worker.suspicion is None
             and worker.id not in without
             and worker.open_to(app.id).covers(size)
+            and state.fleet.admits(worker.id, seeking)
         ]
         if fitting:
-            return min(fitting, key=lambda worker: _driver_rank(state.fleet, worker, app, size))
+            own = sought(size, app.need.demand)
+            return min(fitting, key=lambda worker: _driver_rank(state.fleet, worker, app, own))
     return None
 
 
@@ -178,7 +183,7 @@ def _up_to_entitlements(state: ClusterState, entitled: Entitlement, at: int) -> 
         placed = yield from _place(state, app, at, missing if whole or app.need.growing else 1)
         if placed and missing > 0 and _missing(app, entitled) > 0:
             order.push(app)
-        elif not placed and plain and not state.fleet.has_room(app.need.least):
+        elif not placed and plain and not state.fleet.has_room(sought(app.need.least, app.need.demand)):
             in_vain.add(id(app.need))
 
 

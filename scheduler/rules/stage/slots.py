@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from scheduler.model.events import Event, SlotAwaited, SlotBegan, SlotEnded
 from scheduler.model.quota import Quota
 from scheduler.model.resources import NOTHING, Resources
+from scheduler.rules.labels import amounts_in
 from scheduler.rules.share.demands import leaf_of, wanted_units
 from scheduler.rules.share.entitlement import Entitlement, drivers_of
 from scheduler.rules.share.fill import CompanyNode, Leaf, Rooms, UserNode, may_start
@@ -81,7 +82,7 @@ class Shortage:
         leaf = leaf or leaf_of(self._state.fleet, app, ())  # one of the same size may have dropped out before it
         if leaf is None:
             return None
-        short = self._shorts(node, app.spec.user, tuple([kind for kind, _ in leaf.amounts.others]))
+        short = self._shorts(node, app.spec.user, tuple([kind for kind, amount in leaf.amounts.others if amount]))
         if short is None or (leaf.cause == "cap" and not short.within) or not self._would_fit(node, leaf):
             return None
         asked = {kind: amount for kind, amount in leaf.amounts.by_kind().items() if amount}
@@ -89,7 +90,7 @@ class Shortage:
         if times >= NEVER or (short.within and times > len(_taking_part(node))):
             return None
         fair = Resources.of(**{kind: int(part) for kind, part in short.fair.items()})
-        return Larger(leaf.amounts, short.got, fair, times, short.within)
+        return Larger(amounts_in(leaf.amounts), short.got, fair, times, short.within)
 
     def first(self, besides: Collection[str]) -> list[tuple[App, Larger]]:
         """Of each company, but of those `besides`, the first app that dropped out and is larger than its share."""

@@ -313,7 +313,7 @@ def test_options_of_slurm_are_answered_by_naming_ours_or_why_there_is_none() -> 
         assert any(ours in opts for opts in every), ours
     told = "No such option '--mem': what Slurm calls --mem is --memory-per-task here; see `fairlog submit --help`"
     assert run("submit", "--mem", "2G", "--", "true").stderr == f"Error: {told}\n"
-    for name in ("constraint", "nodes", "partition", "wrap"):
+    for name in ("exclude", "nodes", "partition", "wrap"):
         told = f"Error: No such option '--{name}': {NOT_HERE[name]}; see "
         assert run("submit", f"--{name}", "x", "--", "true").stderr.startswith(told)
     assert "Slurm" not in run("apps", "--mem", "2G").stderr  # which asks for no memory

@@ -24,6 +24,7 @@ from fairlog.cli.params import (
     read_pair,
     read_share,
     read_size,
+    read_terms,
     read_text,
 )
 from fairlog.cli.verbs.cluster import read_value
@@ -335,3 +336,22 @@ def test_columns_that_are_spare_are_left_out_where_they_do_not_fit(monkeypatch: 
         monkeypatch.setenv("COLUMNS", columns)
         output = CliRunner().invoke(show).output
         assert [name for name in ("ONE", "TWO") if name in output] == shown.split()
+
+
+@pytest.mark.parametrize(
+    ("text", "terms"),
+    [
+        ("zone=north", ("zone=north",)),
+        ("zone=north,gpu", ("gpu", "zone=north")),
+        (r"zone=a\,b,gpu=ü", ("gpu=ü", "zone=a,b")),
+        ("a=b=c", ("a=b=c",)),
+    ],
+)
+def test_labels_are_separated_by_commas_but_for_those_behind_a_backslash(text: str, terms: tuple[str, ...]) -> None:
+    assert read_terms("--require")(text) == terms
+
+
+@pytest.mark.parametrize("text", ["", "zone=", ",zone", "zone,,gpu", "=x", "zö=x", "zone= "])
+def test_labels_that_no_worker_can_have_are_refused(text: str) -> None:
+    with pytest.raises(click.BadParameter):
+        read_terms("--require")(text)

@@ -34,7 +34,13 @@ VALUES = {
     "append|truncate": "append",
     "COMMAND": "true",
 }
-OF_OPTIONS = {"dependency": "afterok:7", "nodes": "1", "signal": "USR1@60", "begin": "now+1hour"}
+OF_OPTIONS = {
+    "constraint": "zone=north&gpu",
+    "dependency": "afterok:7",
+    "nodes": "1",
+    "signal": "USR1@60",
+    "begin": "now+1hour",
+}
 
 
 @click.command(cls=JobCommand, context_settings={"allow_interspersed_args": False})

@@ -478,6 +478,22 @@ def test_workers_are_nodes_in_slurms_states(status: str, used: int, state: str, 
     assert (node.state, node.counts) == (state, counts)
 
 
+def test_labels_of_workers_are_features_of_nodes() -> None:
+    worker = {"worker": "w1", "status": "alive", "cores": 4, "grantedCores": 0, "memory": 9, "grantedMemory": 0}
+    one, other = (
+        nodes.SlurmNode({**worker, "reason": "", "labels": labels})
+        for labels in ({"zone": "north", "gpu": "a100"}, {"zone": "north"})
+    )
+    assert nodes.features([one]) == "gpu=a100,zone=north"
+    assert nodes.features([one, other]) == "zone=north"
+    assert nodes.features([nodes.SlurmNode({**worker, "reason": "", "labels": {}})]) == "(null)"
+    assert nodes.features([]) == "(null)"
+    assert sbatch.read_constraint("zone=north & gpu") == ["zone=north", "gpu"]
+    for text in ("a|b", "!a", "[a]", "a*2", "a,b", "&", "a&&b", ""):
+        with pytest.raises(SlurmError, match="Invalid feature specification"):
+            sbatch.read_constraint(text)
+
+
 REFUSED = {
     ("sbatch", "--foo", "ok"): 255,
     ("sbatch", "bare"): 1,

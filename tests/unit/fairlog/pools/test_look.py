@@ -58,6 +58,8 @@ def decided(
         ([lacking(5, 1)], 0),
         ([lacking(1, 4, memory=2048)], 2),
         ([lacking(1, 1, gpu=1)], 0),
+        ([{**lacking(1, 1), "require": ["zone=north"]}, {**lacking(1, 1), "avoid": ["pool=p"]}], 0),
+        ([{**lacking(1, 1), "require": ["pool=p"], "avoid": ["zone"]}], 1),
     ],
 )
 def test_as_many_workers_start_as_hold_what_is_lacking(wants: list[dict[str, Any]], start: int) -> None:

@@ -304,7 +304,7 @@ EVENTS: list[Event] = [
     ExecutorRemoved(
         app="a3", executor="a3.0", worker="w1", reason="failed", exit_code=137, detail="used 9 MiB, above 8"
     ),
-    WorkerLabelled(worker="w1", labels={"zone": "north"}),
+    WorkerLabelled(worker="w1", labels={"zone": "north"}, taints=("spot",)),
     LogRestored(key="00ff" * 4, public="cd" * 32),
     LogAccepted(seq=12, digest="ab" * 32, known=57, known_digest="cd" * 32, by="master m1"),
     SlotAwaited(app="a4", date=1735689900000),

@@ -1,0 +1,213 @@
+"""Which workers apps may use by their labels (semantics P9).
+
+What an app demands of the labels of its workers is one text, "" if nothing. A demand is *in use* while an app has it
+that has not ended; only such demands are compared with workers. The demands that a worker meets are its *class*, which
+stands among the kinds of what it has free, as a kind of which nothing is ever granted. A size that is sought names
+the demand that must be met in the same way. So whatever counts or compares rooms by their amounts tells classes apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from scheduler.model.events import AppRegistered
+from scheduler.model.resources import Amounts, Resources
+
+MARK = "~"
+"""With what the kind begins that names a class or a demand; it comes after all kinds of resources."""
+MOST_DEMANDS = 256
+_BETWEEN_TERMS, _BETWEEN_DEMANDS = "\t", "\n"
+_REQUIRED, _AVOIDED, _TOLERATED = "+", "-", "!"
+
+
+class Term(NamedTuple):
+    """What a demand says of one label or taint: how, its key, and the value, None = any."""
+
+    how: str
+    key: str
+    value: str | None
+
+    def excludes(self, labels: Mapping[str, str]) -> bool:
+        """Whether a worker with these labels is excluded by it."""
+        met = self.key in labels if self.value is None else labels.get(self.key) == self.value
+        return met if self.how == _AVOIDED else not met and self.how == _REQUIRED
+
+    def __str__(self) -> str:
+        """As an option of `fairlog submit`."""
+        option = {_REQUIRED: "--require", _AVOIDED: "--avoid", _TOLERATED: "--tolerate"}[self.how]
+        return f"{option} {self.key}" if self.value is None else f"{option} {self.key}={self.value}"
+
+
+def demands_of(spec: AppRegistered) -> tuple[str, ...]:
+    """The demands that are in use while the app has not ended."""
+    return tuple([demand for demand in dict.fromkeys(tried_by(spec)) if demand])
+
+
+def tried_by(spec: AppRegistered) -> tuple[str, ...]:
+    """The demands of the app in the order in which workers are sought: its preferred labels among them, then not."""
+    if not (spec.require or spec.avoid or spec.tolerate or spec.prefer_labels):
+        return ("",)
+    demand = demand_of(spec.require, spec.avoid, spec.tolerate)
+    if not spec.prefer_labels:
+        return (demand,)
+    return demand_of((*spec.require, *spec.prefer_labels), spec.avoid, spec.tolerate), demand
+
+
+def demand_of(require: Iterable[str], avoid: Iterable[str], tolerate: Iterable[str]) -> str:
+    """The text of the demand; "" if it demands and tolerates nothing."""
+    terms = [_REQUIRED + term for term in require] + [_AVOIDED + term for term in avoid]
+    return _BETWEEN_TERMS.join(sorted({*terms, *[_TOLERATED + taint for taint in tolerate]}))
+
+
+@lru_cache(4096)
+def terms_of(demand: str) -> tuple[Term, ...]:
+    """What the demand says, term by term."""
+    found = []
+    for text in demand.split(_BETWEEN_TERMS) if demand else ():
+        key, is_, value = text[1:].partition("=")
+        found.append(Term(text[0], key, value if is_ else None))
+    return tuple(found)
+
+
+def by_option(demand: str) -> dict[str, list[str]]:
+    """The terms of the demand as they were given: `require`, `avoid` and `tolerate`."""
+    found: dict[str, list[str]] = {"require": [], "avoid": [], "tolerate": []}
+    for how, key, value in terms_of(demand):
+        name = {_REQUIRED: "require", _AVOIDED: "avoid", _TOLERATED: "tolerate"}[how]
+        found[name].append(key if value is None else f"{key}={value}")
+    return found
+
+
+def met_by(demand: str, labels: Mapping[str, str], taints: Collection[str]) -> bool:
+    """Whether a worker with these labels and taints meets the demand (semantics P9)."""
+    terms = terms_of(demand)
+    if any(term.excludes(labels) for term in terms):
+        return False
+    return not taints or {*taints} <= {term.key for term in terms if term.how == _TOLERATED}
+
+
+def excluded_by(demand: str, workers: Iterable[tuple[Mapping[str, str], Collection[str]]]) -> Iterator[tuple[str, int]]:
+    """Each term as an option, and each taint that is not tolerated, with how many of these workers it excludes."""
+    known, terms = list(workers), terms_of(demand)
+    for term in terms:
+        if number := sum([term.excludes(labels) for labels, _ in known]):
+            yield str(term), number
+    tolerated = {term.key for term in terms if term.how == _TOLERATED}
+    for taint in sorted({taint for _, taints in known for taint in taints} - tolerated):
+        yield f"taint {taint}", sum([taint in taints for _, taints in known])
+
+
+def sought(size: Resources, demand: str) -> Resources:
+    """The size with the demand that a worker must meet."""
+    return Resources(size.cores, size.memory_mb, (*size.others, (MARK + demand, 0))) if demand else size
+
+
+def demand_in(size: Resources) -> str:
+    """The demand that a size names that is sought."""
+    others = size.others
+    return others[-1][0][1:] if others and others[-1][0][0] == MARK else ""
+
+
+def amounts_in(size: Resources) -> Resources:
+    """The size without the demand."""
+    others = size.others
+    if others and others[-1][0][0] == MARK:
+        return Resources(size.cores, size.memory_mb, others[:-1])
+    return size
+
+
+def class_of(demands: Iterable[str], labels: Mapping[str, str], taints: Collection[str]) -> Amounts:
+    """The class of a worker: which of these demands it meets, "" among them."""
+    return _class({demand for demand in ("", *demands) if met_by(demand, labels, taints)})
+
+
+def _class(met: set[str]) -> Amounts:
+    if met == {""}:
+        return ()
+    return _named(_BETWEEN_DEMANDS.join(sorted(met)) if met else MARK)
+
+
+@lru_cache(4096)
+def _named(text: str) -> Amounts:
+    """One object for all that are equal to it: they are compared often."""
+    return ((MARK + text, 1),)
+
+
+@lru_cache(4096)
+def _members(kind: str) -> frozenset[str]:
+    """The demands that a class of that kind meets."""
+    return frozenset() if kind == MARK + MARK else frozenset(kind[1:].split(_BETWEEN_DEMANDS))
+
+
+def may_use(room: Resources, size: Resources) -> bool:
+    """Whether a worker with that room meets the demand of the size."""
+    others = room.others
+    return meets(others[-1][0] if others else "", size)
+
+
+def meets(last: str, size: Resources) -> bool:
+    """Whether a worker meets the demand of the size; its class, if it has one, is the `last` of its kinds."""
+    others = size.others
+    demand = others[-1][0][1:] if others and others[-1][0][0] == MARK else ""
+    return demand in _members(last) if last and last[0] == MARK else not demand
+
+
+def spare_demands(offered: Sequence[str], size: Resources) -> tuple[Sequence[str], int]:
+    """The kinds without the class among them, and how many demands besides that of the size the class meets (P9)."""
+    if not offered or offered[-1][0] != MARK:
+        return offered, 0
+    return offered[:-1], len(_members(offered[-1]) - {demand_in(size)})
+
+
+Marks = tuple[tuple[tuple[str, str], ...], tuple[str, ...]]
+"""The labels and the taints of a worker."""
+
+
+class Demands:
+    """The demands in use, each with how many apps have it, and the classes that they make of the live workers."""
+
+    def __init__(self) -> None:
+        self.number: dict[str, int] = {}
+        self._workers: dict[Marks, dict[str, None]] = {}
+        """Marks of live workers -> these workers."""
+        self._met: dict[Marks, set[str]] = {}
+        """Marks of live workers -> the demands in use that they meet, "" among them."""
+
+    def count(self, demands: Iterable[str], change: int) -> list[str]:
+        """So many apps more have these; the live workers whose class is another one now."""
+        changed: list[str] = []
+        for demand in demands:
+            before = self.number.get(demand, 0)
+            if before + change:
+                self.number[demand] = before + change
+            else:
+                del self.number[demand]
+            if before and before + change:
+                continue
+            for marks, met in self._met.items():
+                if met_by(demand, dict(marks[0]), marks[1]):
+                    met.symmetric_difference_update((demand,))
+                    changed += self._workers[marks]
+        return changed
+
+    def join(self, worker: str, labels: Mapping[str, str], taints: tuple[str, ...]) -> Amounts:
+        """The class of a worker that is live from now on."""
+        marks = tuple(sorted(labels.items())), taints
+        if marks not in self._workers:
+            self._workers[marks] = {}
+            self._met[marks] = {demand for demand in ("", *self.number) if met_by(demand, labels, taints)}
+        self._workers[marks][worker] = None
+        return _class(self._met[marks])
+
+    def leave(self, worker: str, labels: Mapping[str, str], taints: tuple[str, ...]) -> None:
+        """The worker is not live any more."""
+        marks = tuple(sorted(labels.items())), taints
+        del self._workers[marks][worker]
+        if not self._workers[marks]:
+            del self._workers[marks], self._met[marks]
+
+    def class_of(self, labels: Mapping[str, str], taints: tuple[str, ...]) -> Amounts:
+        """The class of a live worker of these."""
+        return _class(self._met[tuple(sorted(labels.items())), taints])
