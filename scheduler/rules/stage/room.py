@@ -11,7 +11,7 @@ from scheduler.model.events import Computed
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.failures import closed_to
 from scheduler.rules.labels import sought
-from scheduler.rules.share.demands import held_units, units_of
+from scheduler.rules.share.demands import held_units, staying_of, units_of
 from scheduler.rules.share.entitlement import Entitlement
 from scheduler.rules.share.plan import Plan, lingering, plan, size_of
 
@@ -484,11 +484,21 @@ class Taking:
             return False
         units = units_of(app, one)
         if units <= left:
-            return True
+            return self._leaves_enough(app, one)
         stays = any(each.app == one.app and units_of(app, each) <= units - left for each in self.taken[: self.forced])
         divides = not stays and (isinstance(app.sizing, Computed) or app.need.growing)
         room = self._seeking.state.workers[one.worker].open_to(app.id) + one.resources
         return divides and room.covers(self.back(one) + makes)
+
+    def _leaves_enough(self, app: App, one: Allocation) -> bool:
+        """Whether what stays makes the app's entitlement: executors need not be whole multiples of its smallest (P7).
+
+        Else it would be told to leave and to stay in turns.
+        """
+        each = app.need.executor.cores
+        gone = [taken.resources.cores for taken in self.taken if taken.app == app.id]
+        left = staying_of(app).cores - sum(gone) - one.resources.cores
+        return not each or left // each >= self._seeking.entitled.units(app)
 
     def _can_follow(self, one: Allocation) -> bool:
         """Whether its user or company is above its entitlement without it, by what can make room for it elsewhere."""
