@@ -258,7 +258,7 @@ class LaunchServer:
                 others=ForOthers(who, identity(peer), self._accounts.share),
             )
             bwrap = subprocess.Popen(  # noqa: S603 - bubblewrap and our own program
-                [*command, *python_inside(theirs, who)],
+                [*command, *python_inside(grant, theirs, who)],
                 stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=said,

@@ -95,6 +95,11 @@ def plain(place: Place, named: Callable[[int], object]) -> Cell:
                 f"tasks of this worker run without cells, so it cannot keep their network {place.grant.network!r}; "
                 "start the worker with --launcher cell"
             )
+        if place.grant.image:
+            raise NoCell(
+                f"tasks of this worker run without cells, so it cannot show them the image {place.grant.image!r}; "
+                "start the worker with --launcher cell"
+            )
         private_folder(scratch)
         leaf = place.make_leaf()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -143,7 +148,7 @@ def cell(place: Place, named: Callable[[int], object]) -> Cell:
             for folder in folders:
                 opened.callback(os.close, folder)
             kept = [theirs.fileno(), writer.fileno(), shown, *folders]
-            process = _run([*command, *python_inside(theirs.fileno())], kept, leaf, network, said.fileno())
+            process = _run([*command, *python_inside(place.grant, theirs.fileno())], kept, leaf, network, said.fileno())
             writer.close()
             pid = first_process(reader.fileno(), process, said)
             named(pid)  # before another cell of the app looks for its network

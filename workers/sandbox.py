@@ -34,6 +34,7 @@ from scheduler.service.folders import is_personal
 from workers import seccomp, task_init
 from workers.descriptors import FOLDER_NOFOLLOW
 from workers.gpus import device_files, gpus_of
+from workers.images import MACHINE, python_command, python_folders, shown
 from workers.private_files import PrivateFiles, unreadable
 
 INIT_INSIDE = "/run/fairlog/init.pyc"
@@ -54,6 +55,7 @@ _SECRET = (
     *("/proc/acpi", "/proc/kcore", "/proc/keys", "/proc/kmsg", "/proc/sched_debug", "/proc/scsi", "/proc/timer_list"),
     *("/sys/firmware", "/sys/fs/bpf", "/sys/fs/pstore", "/sys/kernel/debug", "/sys/kernel/tracing"),
 )
+_NAMES = "etc/resolv.conf"
 _GROUPS = Path("/sys/fs/cgroup")
 _INTERFACES, _VIRTUAL = Path("/sys/class/net"), Path("/sys/devices/virtual/net")
 _NAMESPACES = ("--unshare-user", "--disable-userns", "--unshare-pid", "--unshare-ipc", "--unshare-uts")
@@ -68,6 +70,7 @@ class CellSettings(BaseModel):
 
     - `share`: paths that they can read, or write if `:rw` follows.
     - `folders`: where apps may have their folders, such as `/srv/{company}`; empty = anywhere but at home.
+    - `images`: root folders by name, which apps may find in the place of the machine's system.
     - `hidden`: paths that they never find.
     - `guest`: the app is of another company than the first of the worker, and no `folders` tell them apart.
     """
@@ -76,6 +79,7 @@ class CellSettings(BaseModel):
 
     share: tuple[str, ...] = ()
     folders: tuple[str, ...] = ()
+    images: dict[str, Path] = {}
     hidden: tuple[Path, ...] = ()
     guest: bool = False
 
@@ -173,7 +177,12 @@ def _command(  # noqa: PLR0913, PLR0917 - those of `sandbox_command`
         *kept,
     ]
     command += [*_filtered(keep), *([] if info is None else ["--info-fd", str(info)])]
-    command += [*_system(), *_processes(), *_groups(group), *_interfaces(grant), "--dev", "/dev"]
+    binds = _binds(grant, settings, keep, folders, others)
+    if grant.image:
+        command += [*_shown_image(grant, settings, keep, [bind.inside for bind in binds], others)]
+    else:
+        command += _system()
+    command += [*_processes(), *_groups(group), *_interfaces(grant), "--dev", "/dev"]
     command += ["--perms", "1777", "--size", str(shared_memory_mb << 20), "--tmpfs", "/dev/shm"]  # noqa: S108 - its own
     command += _devices(grant)
     for path in ("/tmp", "/var/tmp"):  # noqa: S108
@@ -181,19 +190,59 @@ def _command(  # noqa: PLR0913, PLR0917 - those of `sandbox_command`
     own = keep(_opened("scratch", scratch))
     command += [*_ways_to([Path(SCRATCH_INSIDE)]), "--bind-fd", str(own), SCRATCH_INSIDE]
     command += [] if told is None else ["--ro-bind-fd", str(told), TOLD_INSIDE]
-    shared = list(_shared(settings.share, keep, others))
-    binds = [*shared, *(folder for folder in folders if not _is_shared(folder, shared, others))]
-    for code in own_code():
-        binds += [_Bind(code, inside, writable=False) for inside in {code, *_seen_at(code, binds)}]
     command += _ways_to([bind.inside for bind in binds])
     hidden = {*_hidden(settings, others), *(path.resolve() for path in _credentials())}
     for bind in binds:
         command += _mounted(bind, (*own_code(), *hidden), keep)
-    shown = [*binds, *(_Bind(Path(path).resolve(), Path(path), writable=False) for path in (*_SHOWN, "/etc"))]
+    system = () if grant.image else (*_SHOWN, "/etc")
+    visible = [*binds, *(_Bind(Path(path).resolve(), Path(path), writable=False) for path in system)]
     for outermost in sorted(each for each in hidden if hidden.isdisjoint(each.parents)):
-        command += _masks(dict.fromkeys(_seen_at(outermost, shown)))
+        command += _masks(dict.fromkeys(_seen_at(outermost, visible)))
     command += ["--perms", "0644", "--ro-bind-data", str(keep(_compiled_init())), INIT_INSIDE]
     return [*command, "--remount-ro", "/dev", "--remount-ro", "/"]
+
+
+def _binds(
+    grant: Grant, settings: CellSettings, keep: Keep, folders: Sequence[_Bind], others: ForOthers | None
+) -> list[_Bind]:
+    """What is shown besides the system: what the operator shares, the app's folders, and code that nobody may write."""
+    shared = list(_shared(settings.share, keep, others))
+    binds = [*shared, *(folder for folder in folders if not _is_shared(folder, shared, others))]
+    for code in own_code():
+        own = () if grant.image else (code,)
+        binds += [_Bind(code, inside, writable=False) for inside in {*own, *_seen_at(code, binds)}]
+    if grant.image:
+        binds += [_Bind(path, Path(f"{MACHINE}{path}"), writable=False) for path in python_folders()]
+    return binds
+
+
+def _shown_image(
+    grant: Grant, settings: CellSettings, keep: Keep, places: Sequence[Path], others: ForOthers | None
+) -> Iterator[str]:
+    """Arguments that show the app's image in the place of the system. Raises: NoCell."""
+    folder = settings.images.get(grant.image)
+    if folder is None:
+        raise NoCell(f"this worker has no image {grant.image!r}; its operator starts it with --image")
+    try:
+        with acting_as(others and others.caller):
+            descriptor = keep(os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
+    except OSError as error:
+        raise NoCell(f"the folder of image {grant.image!r} cannot be opened: {error.strerror}") from None
+    if others is not None:
+        _check_permitted(_real(descriptor), str(folder), others, writable=False)
+    opened = Path(f"/proc/self/fd/{descriptor}")
+    names = _name_servers()
+    made = [] if names is None or (opened / _NAMES).is_file() else [Path("/", _NAMES)]
+
+    def check(part: Path) -> None:
+        about = part.stat()
+        if others is not None and (about.st_uid or about.st_mode & (stat.S_IWGRP | stat.S_IWOTH)):
+            raise NoCell(f"others than root can change image {grant.image!r} on this worker; give its folders to root")
+
+    yield from shown(opened, [*places, *made], check)
+    yield from ("--ro-bind-try", "/sys", "/sys")
+    if names is not None:
+        yield from ("--ro-bind", names, f"/{_NAMES}")
 
 
 def _filtered(keep: Keep) -> list[str]:
@@ -278,10 +327,11 @@ def _devices(grant: Grant) -> list[str]:
     return [argument for device in devices for argument in ("--dev-bind", device, device)]
 
 
-def python_inside(descriptor: int, become: Identity | None = None) -> list[str]:
+def python_inside(grant: Grant, descriptor: int, become: Identity | None = None) -> list[str]:
     """The end of the command line: the first process in the cell, with the descriptor of its socket."""
     user = [] if become is None else list(map(str, (become.uid, become.gid, *become.groups)))
-    return ["--", os.path.realpath(sys.executable), "-I", "-S", INIT_INSIDE, str(descriptor), *user]
+    python = python_command() if grant.image else [os.path.realpath(sys.executable)]
+    return ["--", *python, "-I", "-S", INIT_INSIDE, str(descriptor), *user]
 
 
 @functools.cache
@@ -520,13 +570,18 @@ def _shared(share: Iterable[str], keep: Keep, others: ForOthers | None) -> Itera
             continue
         real = _real(descriptor)
         if others is not None:
-            permitted = [write for listed, write in others.share.items() if real.is_relative_to(listed)]
-            if not permitted or (writable and not any(permitted)):
-                raise NoCell(
-                    f"fairlog-launch may not share {entry}; its operator adds it to `share` of [cells] in its map, and "
-                    "starts it again"
-                )
+            _check_permitted(real, entry, others, writable=writable)
         yield _Bind(real, path, writable=writable, descriptor=descriptor)
+
+
+def _check_permitted(real: Path, named: str, others: ForOthers, *, writable: bool) -> None:
+    """Raises: NoCell if root may not show it."""
+    permitted = [write for listed, write in others.share.items() if real.is_relative_to(listed)]
+    if not permitted or (writable and not any(permitted)):
+        raise NoCell(
+            f"fairlog-launch may not share {named}; its operator adds it to `share` of [cells] in its map, and "
+            "starts it again"
+        )
 
 
 def _mounted(bind: _Bind, kept: Iterable[Path], keep: Keep) -> list[str]:
@@ -580,11 +635,15 @@ def _link(path: str) -> str | None:
 
 
 def _name_service() -> list[str]:
-    """The file with the name servers is often a link into `/run`."""
-    real = os.path.realpath("/etc/resolv.conf")
-    if real.startswith("/etc/") or not os.path.isfile(real):  # noqa: PTH113
-        return []
-    return ["--ro-bind", real, real]
+    """Arguments that show the file with the name servers, where it is a link out of `/etc`, often into `/run`."""
+    real = _name_servers()
+    return [] if real is None or real.startswith("/etc/") else ["--ro-bind", real, real]
+
+
+def _name_servers() -> str | None:
+    """The file with the machine's name servers, by its name without links."""
+    real = os.path.realpath(f"/{_NAMES}")
+    return real if os.path.isfile(real) else None  # noqa: PTH113
 
 
 @functools.cache

@@ -262,6 +262,8 @@ class AppDetails(AppRow, frozen=True, kw_only=True):
     tolerate: list[str] | None = None
     """The taints that its workers may have."""
     prefer_labels: list[str] | None = None
+    image: str | None = None
+    """Whose files its tasks find; None = the machine's (semantics W12)."""
     no_requeue: bool
     """Whether it may never be put back into its queue (semantics X6)."""
     restarts: int | None

@@ -196,7 +196,7 @@ class SubmitApp(_CommandFields, frozen=True):
     `near`: host -> list of the indexes of the tasks that prefer it (L7). `preferring_tasks` of them prefer some host,
     and `prefer` of them each host: both follow from `near`, and decisions depend on them alone.
 
-    `network`: what the tasks find, "" = that of the machine (W12).
+    `network`: what the tasks find, "" = that of the machine; `image`: whose files they find, "" = the machine's (W12).
 
     `notify`: a URL or an address of mail to which the app's end is told; `notify_at`, its place, follows from it and is
     what is decided upon (I9).
@@ -264,6 +264,7 @@ class SubmitApp(_CommandFields, frozen=True):
     keep_going: bool = False
     comment: str = ""
     network: Literal["", "none", "app", "host"] = ""
+    image: str = ""
     no_requeue: bool = False
     notify: str = ""
     notify_at: str = ""

@@ -389,6 +389,8 @@ class AppRegistered(_EventFields, frozen=True):
     tolerate: tuple[str, ...] = ()
     """The taints that its workers may have."""
     prefer_labels: tuple[str, ...] = ()
+    image: str = ""
+    """Whose files its tasks find; "" = the machine's (semantics W12)."""
 
 
 class RoomReserved(_EventFields, frozen=True):

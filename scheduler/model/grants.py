@@ -70,6 +70,10 @@ class Nearness(BaseModel):
     rack_wait_ms: int
 
 
+IMAGE_LABEL = "image."
+"""With what the label begins of a worker that has an image (semantics W12)."""
+
+
 class Grant(BaseModel):
     """An executor or driver of a worker, with everything it needs of the app.
 
@@ -135,6 +139,8 @@ class Grant(BaseModel):
     script: str = ""
     """The digest of the script that is the word `script_at` of its command, if a copy of it is stored."""
     script_at: int = 0
+    image: str = ""
+    """The image whose files its tasks find, "" = the machine's system (semantics W12)."""
     network: Literal["none", "app", "host"] = "host"
     """What its tasks find (semantics W12)."""
     restarts: int = 0

@@ -81,6 +81,8 @@ def _grant(state: ClusterState, held: Allocation, settled_at: int) -> str:  # no
         grant["array"] = private.array
     if private.near and not is_driver(held.id):
         grant["near"] = _nearness(state, held, private.near)
+    if spec.image:
+        grant["image"] = spec.image
     if spec.network:
         grant["network"] = spec.network
     if app.restarts:

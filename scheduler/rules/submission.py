@@ -11,6 +11,7 @@ from scheduler.model.arrays import preferences
 from scheduler.model.commands import SubmitApp
 from scheduler.model.errors import DuplicateApp, InvalidCommand, NeverFits, NeverMet, QuotaExceeded, TooManySizes
 from scheduler.model.events import AppChanged, AppRegistered, Computed, Elastic, Fixed, OnePerWorker, Sizing
+from scheduler.model.grants import IMAGE_LABEL
 from scheduler.model.resources import MAX_AMOUNT, NOTHING, Resources, aligned
 from scheduler.model.targets import place_of
 from scheduler.rules import readiness, validate
@@ -23,7 +24,14 @@ from scheduler.rules.programs import check_terms, check_together, of_programs
 from scheduler.rules.request import Asked, asked
 from scheduler.rules.runtime import runtime_of, warning_of
 from scheduler.rules.state import ClusterState
-from scheduler.rules.validate import MAX_NEAR, check_label_terms, check_range, check_taints, shorten
+from scheduler.rules.validate import (
+    MAX_NEAR,
+    check_identifier,
+    check_label_terms,
+    check_range,
+    check_taints,
+    shorten,
+)
 
 MOST_SIZES = 64
 """How many sizes the executors of a company's apps that have not ended may have: a filling regards each (H2)."""
@@ -86,6 +94,7 @@ def registration(state: ClusterState, company: Company, command: SubmitApp, at: 
         grace_s=command.grace_s,
         owner_timeout_s=command.owner_timeout_s,
         network=network_of(command.network),
+        image=image_of(command.image),
         no_requeue=command.no_requeue,
         min_runtime_s=_min_runtime(command.min_runtime_s, state.settings.max_min_runtime_s),
         **_demanded(state, command),
@@ -103,10 +112,12 @@ def registration(state: ClusterState, company: Company, command: SubmitApp, at: 
 
 
 def _demanded(state: ClusterState, command: SubmitApp) -> dict[str, tuple[str, ...]]:
-    """What the app demands of its workers' labels (semantics P9). Raises: InvalidCommand."""
-    if not (command.require or command.avoid or command.tolerate or command.prefer_labels):
+    """What the app demands of its workers' labels, its image included (semantics P9, W12). Raises: InvalidCommand."""
+    if not (command.require or command.avoid or command.tolerate or command.prefer_labels or command.image):
         return {}
-    require, avoid = check_label_terms("--require", command.require), check_label_terms("--avoid", command.avoid)
+    image = (f"{IMAGE_LABEL}{image_of(command.image)}",) if command.image else ()
+    require = check_label_terms("--require", (*command.require, *image))
+    avoid = check_label_terms("--avoid", command.avoid)
     prefer, tolerate = (
         check_label_terms("--prefer-label", command.prefer_labels),
         check_taints("an app", command.tolerate),
@@ -121,6 +132,13 @@ def _demanded(state: ClusterState, command: SubmitApp) -> dict[str, tuple[str, .
             f"{MOST_DEMANDS} can be in use; demand what another one does, or wait for the end of some"
         )
     return found
+
+
+def image_of(named: str) -> str:
+    """The image whose files the tasks of an app find (semantics W12). Raises: InvalidCommand."""
+    if named:
+        check_identifier("the image of an app", named)
+    return named
 
 
 def network_of(named: str) -> Literal["", "none", "app"]:

@@ -147,6 +147,7 @@ def app(state: ClusterState, *, app: str) -> AppDetails:
         avoid=list(spec.avoid) or None,
         tolerate=list(spec.tolerate) or None,
         prefer_labels=list(spec.prefer_labels) or None,
+        image=spec.image or None,
         no_requeue=spec.no_requeue,
         restarts=found.restarts or None,
         owner_timeout=spec.owner_timeout_s,

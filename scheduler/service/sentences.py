@@ -102,6 +102,13 @@ _OF_CELLS = (
         "--launcher cell"
     ),
     "no network can be made for the app: <why>",
+    "this worker has no image <quoted>; its operator starts it with --image",
+    "the folder of image <quoted> cannot be opened: <why>",
+    "others than root can change image <quoted> on this worker; give its folders to root",
+    (
+        "tasks of this worker run without cells, so it cannot show them the image <quoted>; start the worker with "
+        "--launcher cell"
+    ),
     "bubblewrap is not installed (apt install bubblewrap)",
 )
 """Of these, the worker says who it is behind them, and before them if another program has said so."""

@@ -12,6 +12,7 @@ READ = [read(path) for path in PAGES]
 REASONS = {
     "needs a store that has lost the end of its log",
     "needs a webhook",
+    "needs a container engine",
     "needs accounts and Prometheus",
     "needs an archive",
     "needs certificates",

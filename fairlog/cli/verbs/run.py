@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -35,6 +35,7 @@ from fairlog.cli.verbs.accounts import worker_invite
 from fairlog.local.running import check_own_keys, default_data, find_running, keyring_for
 from recovery.archive.allowed import VARIABLE as ALLOW_VARIABLE
 from scheduler.model.errors import FairlogError, NotAuthenticated
+from scheduler.model.grants import IMAGE_LABEL
 from scheduler.rules.validate import MAX_CORES, MAX_LEASE_S, MAX_MEMORY_MB, check_identifier, check_labels, check_taints
 from scheduler.service.folders import working_folder
 from scheduler.service.known import known_folder
@@ -471,6 +472,16 @@ def _spark_rest(address: tuple[str, int] | None) -> Callable[[Any], Any]:
     help="Where folders of apps may be, such as /srv/{company}/{user}. Repeatable.  [default: anywhere but at home, "
     "for one company]",
 )
+@text_option(
+    "--image",
+    "images",
+    multiple=True,
+    metavar="NAME=FOLDER",
+    envvar="FAIRLOG_IMAGE",
+    show_envvar=True,
+    help="Image that apps can name: a whole system, unpacked in this folder, which their tasks find in the place of "
+    "the machine's. Repeatable.",
+)
 @flag(
     "--unsafe-plain",
     envvar="FAIRLOG_UNSAFE_PLAIN",
@@ -529,8 +540,7 @@ def worker(
 
     if asked["worker"] is not None:
         check_identifier("the worker id", asked["worker"])
-    check_labels(labels)
-    marks = {"labels": labels, "taints": check_taints("a worker", asked.pop("taints"))}
+    taints = check_taints("a worker", asked.pop("taints"))
     typed = ctx.get_parameter_source("api") is ParameterSource.COMMANDLINE
     place = _place_of_worker(ctx.ensure_object(Target), api, api_first=typed)
     if place.token and asked["instances"] > 1:
@@ -540,6 +550,7 @@ def worker(
     log_to_stderr()
     _add_discovered(resources, discover, ask_use=bool(watched["gpu_use"]))
     chosen = _where_tasks_run(**{name: asked.pop(name) for name in _WHERE})
+    marks = {"labels": _with_images(labels, chosen["cells"].images), "taints": taints}
     made = make_offers(memory_mb=memory, outlive_agent=not no_outlive, **asked)
     offers = [
         offer.model_copy(update={**chosen, **watched, **marks, "drain": drain, "resources": addresses})
@@ -646,7 +657,18 @@ def _worker_of(place: _WorkerAccess) -> str:
     return name
 
 
-_WHERE = ("launcher", "unsafe_plain", "share", "folders", "hide")
+_WHERE = ("launcher", "unsafe_plain", "share", "folders", "images", "hide")
+
+
+def _with_images(labels: dict[str, str], images: Mapping[str, Path]) -> dict[str, str]:
+    """The labels of a worker with these images. Raises: InvalidCommand, click.UsageError."""
+    from workers.images import labels_of  # noqa: PLC0415 (help needs none of it)
+
+    if found := [label for label in labels if label.startswith(IMAGE_LABEL)]:
+        raise click.UsageError(f"--image NAME=FOLDER makes the label {found[0]}; leave it out of --label")
+    whole = {**labels, **labels_of(images)}
+    check_labels(whole)
+    return whole
 
 
 def _where_tasks_run(
@@ -655,13 +677,15 @@ def _where_tasks_run(
     unsafe_plain: bool,
     share: tuple[str, ...],
     folders: tuple[str, ...],
+    images: tuple[str, ...],
     hide: tuple[Path, ...],
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """The fields of an offer that say where tasks run. Raises: Refused."""
+    from workers.images import read_images  # noqa: PLC0415 (likewise)
     from workers.machine import choose_launcher  # noqa: PLC0415 (the other verbs need none of it)
     from workers.sandbox import CellSettings  # noqa: PLC0415 (likewise)
 
-    cells = CellSettings(share=share, folders=folders, hidden=hide)
+    cells = CellSettings(share=share, folders=folders, images=read_images(images), hidden=hide)
     chosen = choose_launcher(launcher, unsafe_plain=unsafe_plain)
     return {"launcher": chosen, "unsafe_plain": unsafe_plain, "cells": cells}
 

@@ -228,6 +228,12 @@ JOB_OPTIONS: Sequence[Callable[[Any], Any]] = (
         metavar="TAINT",
         help="Workers with this taint as well (`fairlog worker --taint`). Repeatable.",
     ),
+    text_option(
+        "--image",
+        metavar="NAME",
+        help="Image whose files the tasks find in the place of the machine's system; workers have it with "
+        "`fairlog worker --image`.",
+    ),
     click.option(
         "--reclaim-signal",
         type=read_signal,
@@ -489,6 +495,7 @@ def job_of(  # noqa: PLR0913 (the options that describe an app)
         "near": near,
         "executor_command": asked["executor_command"] or (),
         "network": asked["network"] or "",
+        "image": asked["image"] or "",
         "notify": asked["notify"] or "",
         "notify_at": place_of(asked["notify"]) if asked["notify"] else "",
     }

@@ -91,6 +91,7 @@ class Rig:
         cores_per_task: int = 1,
         outputs: Outputs | None = None,
         network: Literal["none", "app", "host"] = "host",
+        image: str = "",
     ) -> Grant:
         """Write the grant of an executor of the rig's app, as a commit does."""
         grant = Grant(
@@ -113,6 +114,7 @@ class Rig:
             cores_per_task=cores_per_task,
             outputs=outputs,
             network=network,
+            image=image,
         )
         self.connection.hset(self.keys.grants(WORKER), grant.executor, grant.model_dump_json())
         return grant

@@ -28,6 +28,14 @@ ELSEWHERE = {
 NO_END = {
     "worker {} may not act any more: {}; an operator invites it again with `fairlog worker invite {}`": "its own log",
     "cells need Linux": "`worker --check`",
+    "--image names {} twice; name each image once": "to who starts a worker",
+    "an image is NAME=FOLDER, such as alpine=/srv/images/alpine, and its name has letters, digits and ._-, not {}": (
+        "to who starts a worker"
+    ),
+    (
+        "image {} is to be {}, which has neither usr nor bin nor lib: name the folder into which a whole system was "
+        "unpacked"
+    ): "to who starts a worker",
     "bubblewrap is not installed": "`worker --check`",
     "bubblewrap cannot be run: {}": "`worker --check`",
     "bubblewrap ended with exit code {}": "`worker --check`",

@@ -91,6 +91,7 @@ def test_a_grant_is_stored_under_exactly_these_names() -> None:
         "cancelled",
         "script",
         "script_at",
+        "image",
         "network",
         "restarts",
     ]

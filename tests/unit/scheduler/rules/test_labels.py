@@ -284,3 +284,17 @@ def test_a_company_that_lends_gets_back_what_labels_let_it_use() -> None:
     held = made.state.apps["b1"].executors.values()
     assert {each.worker for each in held} == {"s1"}
     assert sum(each.resources.cores for each in held) == 16
+
+
+def test_an_image_is_a_label_that_an_app_requires() -> None:
+    """Semantics W12: workers without it are no places for the app, and what it ran with is in the log."""
+    made = cluster(marked("w1"), marked("w2", 8, **{"image.alpine": "00ff"}))
+    events = made.turn(asking("a1", 4, image="alpine"))
+    assert places(events) == ["w2"]
+    registered = next(each for each in events if isinstance(each, AppRegistered))
+    assert (registered.image, registered.require) == ("alpine", ("image.alpine",))
+    assert made.state.apps["a1"].executors["a1.0"].worker == "w2"
+    with pytest.raises(NeverMet, match=r"--require image\.debian"):
+        made.turn(asking("a2", 4, image="debian"))
+    with pytest.raises(InvalidCommand, match="the image of an app must be"):
+        made.turn(asking("a3", 4, image="al pine"))

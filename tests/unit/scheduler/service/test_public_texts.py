@@ -36,7 +36,7 @@ PUBLIC: dict[str, str] = {
     "company_policy user_policy app_policy placement worker_selection max_driver_share",
     KEYED: "hash public signature digest known_digest reads",
     PLACED: "node host rack labels taints",
-    DECIDED: "after prefer preferred_hosts pending notify_at require avoid tolerate prefer_labels",
+    DECIDED: "after prefer preferred_hosts pending notify_at require avoid tolerate prefer_labels image",
     TUNED: "settings archive_url notify_targets",
 }
 """Why a text is public -> the fields, of one type if it is named."""
