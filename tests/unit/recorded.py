@@ -91,7 +91,7 @@ def _taken(number: int, turn: Sequence[Fact]) -> Taken:
     assert command is not None
     if isinstance(command, SubmitApp) or fact.private is not None:
         given = asdict(fact.private or Private())
-        given |= dict.fromkeys(("reason", "detail"), given["said"])
+        given |= dict.fromkeys(("detail",) if getattr(command, "reason", "") else ("reason", "detail"), given["said"])
         stated = command.__struct_fields__
         command = replace(command, **{name: value for name, value in given.items() if name in stated})
     return Taken(number, count, fact.cause, fact.by, command)

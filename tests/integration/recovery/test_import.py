@@ -155,7 +155,7 @@ def _nothing(_: list[str]) -> list[str]:
     ("damage", "sentence"),
     [
         (_gap, "log position 21: the entry is missing; the next one in the log is 22"),
-        (_altered, "log position 12: entries 12 to 28 were altered"),
+        (_altered, "log position 12: entries 12 to 22 were altered"),
         (_begun_late, "log position 1: the entry is missing; the next one in the log is 5"),
         (_garbled, "log position 21: "),
         (_unknown_type, "log position 1: "),

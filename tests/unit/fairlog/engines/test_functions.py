@@ -9,19 +9,12 @@ from collections.abc import Iterator
 import pytest
 
 from fairlog.engines import wire
-from fairlog.engines.function_worker import _WorkerProcess, dumped
+from fairlog.engines.function_worker import dumped
 from fairlog.engines.functions import _Future, _Link, _PendingCall, _WorkerPool
 from fairlog.engines.keys import draw_keys
 from tests.waiting import HOPELESS_S
 
 KEYS = draw_keys("app-1")
-BEGUN, GO_ON = threading.Event(), threading.Event()
-
-
-def hold() -> None:
-    """A call that is made until it is told to go on."""
-    BEGUN.set()
-    GO_ON.wait(HOPELESS_S)
 
 
 @pytest.fixture
@@ -67,22 +60,3 @@ def test_no_call_counts_as_lying_at_a_worker_once_it_is_answered_or_the_first_th
         pool._hear(link, [said(5, wire.RESULT)])
         assert [futures[number].result(0) for number in (1, 2, 5)] == [1, 2, 5]
         assert [call.future for call in pool.calls] == [futures[4], futures[3]]
-
-
-def test_a_call_that_reaches_a_worker_while_it_makes_a_long_one_comes_back() -> None:
-    """The calls of a batch need not arrive together."""
-    here, there = socket.socketpair()
-    here.settimeout(HOPELESS_S)
-    with here, there:
-        worker = threading.Thread(target=_WorkerProcess(there).work)
-        worker.start()
-        here.sendall(b"".join(wire.framed(1, wire.CALL, dumped((hold, (), {})))))
-        assert BEGUN.wait(HOPELESS_S)
-        here.sendall(b"".join(wire.framed(2, wire.CALL, dumped((abs, (-2,), {})))))
-        frames, found = wire.Frames(), list[wire.Frame]()
-        while not found:
-            found += frames.take(here.recv_into(frames.room()))
-        assert [(frame.call, frame.kind) for frame in found] == [(2, wire.RETURNED)]
-        GO_ON.set()
-        here.sendall(b"".join(wire.framed(0, wire.STOP)))
-        worker.join(HOPELESS_S)
