@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import os
 import shlex
-import signal
-import subprocess
-import tempfile
 from collections.abc import Callable
-from contextlib import suppress
 from typing import IO, NamedTuple
 
-from workers.processes import in_session, send_signal
+from workers.operator_command import OperatorCommand
 
 _KEPT = 4096
 """How many bytes of the end of its output are looked at."""
-_GONE_S = 1
-"""How long to wait for the end of a command that was killed."""
 _LONGEST = 128
 """The most characters of a reason (`scheduler.rules.validate.check_name`)."""
 
@@ -36,8 +30,7 @@ class HealthVerdict(NamedTuple):
 
 
 class _CheckRun(NamedTuple):
-    process: subprocess.Popen[bytes]
-    output: IO[bytes]
+    command: OperatorCommand
     until_s: float
 
 
@@ -60,43 +53,31 @@ class HealthCheck:
         if run is None:
             if self._clock() >= self._next_s:
                 self._start()
-        elif (code := run.process.poll()) is not None:
+        elif (code := run.command.exit_code()) is not None:
             self._run = None
             if not self._is_judged():
-                self._judge(code, run.output)
-            run.output.close()
+                self._judge(code, run.command.output)
+            run.command.output.close()
         elif self._clock() >= run.until_s:
             if not self._is_judged():
                 self._say(f"{self._shown} did not end within {self._check.every_s:g} s")
-            send_signal(in_session(run.process.pid), signal.SIGKILL)
+            run.command.kill()
         return self._verdict
 
     def close(self) -> None:
         """Kill what runs of it."""
         if self._run is not None:
-            send_signal(in_session(self._run.process.pid), signal.SIGKILL)
-            with suppress(subprocess.TimeoutExpired):  # it may hang in the kernel
-                self._run.process.wait(_GONE_S)
-            self._run.output.close()
+            self._run.command.close()
 
     def _start(self) -> None:
         self._number += 1
         self._next_s = self._clock() + self._check.every_s
-        output = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the command has ended
         try:
-            process = subprocess.Popen(  # noqa: S603 - the operator's own command
-                self._check.command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=self._environment,
-                start_new_session=True,
-            )
+            command = OperatorCommand(self._check.command, errors=True, environment=self._environment)
         except OSError as error:
-            output.close()
             self._say(f"{self._shown} cannot be run: {error.strerror}")
         else:
-            self._run = _CheckRun(process, output, self._next_s)
+            self._run = _CheckRun(command, self._next_s)
 
     def _is_judged(self) -> bool:
         """Whether the run that was started last has its verdict: it took too long."""

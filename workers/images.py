@@ -72,16 +72,20 @@ def digest_of(folder: Path) -> str:
 
 
 def _listed(folder: str, within: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
-    """All below the folder in one order, with the path from the image's root; what cannot be read is left out."""
-    try:
-        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
-    except PermissionError:
-        return
-    for entry in entries:
+    """All below the folder in one order, with the path from the image's root."""
+    for entry in _entries(folder):
         path = f"{within}/{entry.name}"
         yield path, entry
         if entry.is_dir(follow_symlinks=False):
             yield from _listed(entry.path, path)
+
+
+def _entries(folder: str | Path) -> list[os.DirEntry[str]]:
+    """What is in the folder, by name; nothing if it cannot be read."""
+    try:
+        return sorted(os.scandir(str(folder)), key=lambda entry: entry.name)
+    except PermissionError:
+        return []
 
 
 def shown(image: Path, places: Collection[Path], check: Callable[[Path], object]) -> Iterator[str]:
@@ -96,11 +100,7 @@ def shown(image: Path, places: Collection[Path], check: Callable[[Path], object]
 def _shown(folder: Path, inside: Path, places: Collection[Path], check: Callable[[Path], object]) -> Iterator[str]:
     check(folder)
     above = {each for place in places for each in place.parents}
-    try:
-        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
-    except PermissionError:
-        return
-    for entry in entries:
+    for entry in _entries(folder):
         path = inside / entry.name
         if path in places or (path in above and not entry.is_dir(follow_symlinks=False)):
             continue

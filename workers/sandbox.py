@@ -235,8 +235,7 @@ def _shown_image(
     made = [] if names is None or (opened / _NAMES).is_file() else [Path("/", _NAMES)]
 
     def check(part: Path) -> None:
-        about = part.stat()
-        if others is not None and (about.st_uid or about.st_mode & (stat.S_IWGRP | stat.S_IWOTH)):
+        if others is not None and _is_written_by_others(part.stat()):
             raise NoCell(f"others than root can change image {grant.image!r} on this worker; give its folders to root")
 
     yield from shown(opened, [*places, *made], check)
@@ -313,12 +312,7 @@ def _interfaces(grant: Grant) -> list[str]:
         return []
     listed = [*_INTERFACES.iterdir()] if _INTERFACES.is_dir() else []
     at = dict.fromkeys([_INTERFACES, _VIRTUAL, *(each.resolve().parent for each in listed if each.is_symlink())])
-    return [
-        argument
-        for path in at
-        if path.is_dir()
-        for argument in ("--perms", "0555", "--tmpfs", str(path), "--remount-ro", str(path))
-    ]
+    return _masks([path for path in at if path.is_dir()], permissions="0555")
 
 
 def _devices(grant: Grant) -> list[str]:
@@ -457,8 +451,12 @@ def _is_shared(folder: _Bind, shared: Sequence[_Bind], others: ForOthers | None)
 def _is_swapped(folder: Path, tasks: int) -> bool:
     """Whether others than root, or the user of tasks, may put something else in the place of what is in the folder."""
     about = folder.lstat()
-    others = about.st_uid != 0 or about.st_uid == tasks or about.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    return bool(others) or not stat.S_ISDIR(about.st_mode)
+    return _is_written_by_others(about) or about.st_uid == tasks or not stat.S_ISDIR(about.st_mode)
+
+
+def _is_written_by_others(about: os.stat_result) -> bool:
+    """Whether others than root may put something in the folder."""
+    return bool(about.st_uid or about.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
 
 
 def _is_shown_by(other: _Bind, folder: _Bind) -> bool:
@@ -613,13 +611,13 @@ def _ways_to(paths: Iterable[Path]) -> list[str]:
     return [argument for folder in above for argument in ("--perms", "0755", "--dir", str(folder))]
 
 
-def _masks(paths: Iterable[Path]) -> list[str]:
-    """Arguments that put nothing in the place of each path."""
+def _masks(paths: Iterable[Path], *, permissions: str = "0000") -> list[str]:
+    """Arguments that put nothing in the place of each path; a folder then has these permissions."""
     return [
         argument
         for path in paths
         for argument in (
-            ("--perms", "0000", "--tmpfs", str(path), "--remount-ro", str(path))
+            ("--perms", permissions, "--tmpfs", str(path), "--remount-ro", str(path))
             if path.is_dir()
             else ("--ro-bind", os.devnull, str(path))
         )

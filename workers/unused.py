@@ -8,18 +8,14 @@ from __future__ import annotations
 
 import re
 import shlex
-import signal
-import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import IO
 
 import psutil
 import structlog
 
-from workers.processes import in_session, send_signal
+from workers.operator_command import OperatorCommand
 
 LEAST_USE = 0.01
 """What part of one core counts as no use."""
@@ -27,7 +23,6 @@ OFTEN = 10
 """How many times it is looked in the time after which an executor is unused."""
 GPUS_EVERY_S = 15.0
 _MOST_BYTES = 65_536
-_GONE_S = 1
 _LINE = re.compile(r"(\S+?),?\s+(\d{1,3}(?:\.\d+)?)\s*%?")
 _log = structlog.get_logger()
 
@@ -105,7 +100,7 @@ class GpuUse:
     ) -> None:
         self._command, self._say, self._clock = command, say, clock
         self._next_s = clock()
-        self._run: tuple[subprocess.Popen[bytes], IO[bytes]] | None = None
+        self._run: OperatorCommand | None = None
         self._troubled = False
 
     def look(self) -> None:
@@ -114,14 +109,14 @@ class GpuUse:
             if self._clock() >= self._next_s:
                 self._start()
             return
-        process, output = self._run
-        if (code := process.poll()) is not None:
+        run = self._run
+        if (code := run.exit_code()) is not None:
             self._run = None
-            output.seek(0)
-            self._take(code, output.read(_MOST_BYTES).decode(errors="replace"))
-            output.close()
+            run.output.seek(0)
+            self._take(code, run.output.read(_MOST_BYTES).decode(errors="replace"))
+            run.output.close()
         elif self._clock() >= self._next_s:
-            send_signal(in_session(process.pid), signal.SIGKILL)
+            run.kill()
 
     @property
     def runs(self) -> bool:
@@ -131,28 +126,14 @@ class GpuUse:
     def close(self) -> None:
         """Kill what runs of it."""
         if self._run is not None:
-            process, output = self._run
-            send_signal(in_session(process.pid), signal.SIGKILL)
-            with suppress(subprocess.TimeoutExpired):  # it may hang in the kernel
-                process.wait(_GONE_S)
-            output.close()
+            self._run.close()
 
     def _start(self) -> None:
         self._next_s = self._clock() + GPUS_EVERY_S
-        output = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the command has ended
         try:
-            process = subprocess.Popen(  # noqa: S603 - the operator's own command
-                self._command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
+            self._run = OperatorCommand(self._command)
         except OSError as error:
-            output.close()
             self._trouble(f"it cannot be run: {error.strerror}")
-        else:
-            self._run = process, output
 
     def _take(self, code: int, text: str) -> None:
         lines = [line.strip() for line in text.splitlines() if line.strip()]

@@ -7,7 +7,6 @@ describe the API from pydantic models, which our commands are not, and costs thr
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -52,7 +51,7 @@ from fairlog.api.problems import (
 from fairlog.api.questions import PAGE, MailboxText, OfDriver, SignIn
 from fairlog.api.routes import LONG_COST, NUMBERS, ROUTES
 from fairlog.api.sender import read_request, request_of
-from fairlog.api.sight import company_of
+from fairlog.api.sight import company_of, machine_ms
 from fairlog.api.work import Bells, Questions
 from fairlog.page.assets import lost
 from fairlog.page.assets import routes as page_routes
@@ -175,7 +174,7 @@ class Door:
         if not text.startswith(PASS):
             return None
         self.handlers.replica.check_fresh()
-        now = round(time.time() * 1000)
+        now = machine_ms()
         found = self.handlers.replica.peek(lambda state: self.passes.read(text, state, now))
         if found.after:
             submitted = self.handlers.replica.peek(lambda state: state.apps[found.app].submitted_at)
@@ -191,7 +190,7 @@ class Door:
         if value is None:
             return None
         self.handlers.replica.check_fresh()
-        now = round(time.time() * 1000)
+        now = machine_ms()
         session = self.handlers.replica.peek(lambda state: self.sessions.of(value, state, now))
         if request.method not in ("GET", "HEAD"):
             check_origin(request)
@@ -391,14 +390,14 @@ class Door:
         """A pass for the driver of an app that the caller may submit."""
         who = self._charged(request)
         asked = _asked(await _body(request), OfDriver)
-        subject, now = Subject(asked.company, asked.user), round(time.time() * 1000)
+        subject, now = Subject(asked.company, asked.user), machine_ms()
         self.handlers.replica.peek(lambda state: may_read(state, who, "submit", subject, now))
         after = self.handlers.replica.head
         return _json({"value": self.passes.make(who, asked.company, asked.user, asked.app, now, after=after)})
 
     async def _session(self, route: Route, request: Request) -> Response:
         """Log in, renew, show or end a session of the page, or make a link to one."""
-        now = round(time.time() * 1000)
+        now = machine_ms()
         if route.name == "link":
             who = self._charged(request)
             key = self.sessions.link(who, now)

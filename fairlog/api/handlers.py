@@ -57,7 +57,7 @@ class Handlers:
         self.views = StateViews(replica, self.sight, self.work)
         self.log = LogReads(replica, self.sight, self.sender, figures or here(replica.log, self.now_ms))
         self.apps = AppCalls(store, self.keys, replica, self.sight, self.work)
-        self.health = ClusterHealth(store, self.keys, replica, self.views, self.now_ms)
+        self.health = ClusterHealth(store, self.keys, replica, self.sight, self.views)
         self.workers = Work(store, cluster, replica, self.of_token, keyring)
 
     def now_ms(self) -> int:

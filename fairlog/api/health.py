@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cached_property
 from threading import Lock
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from msgspec import Raw
 
 from fairlog.api.pages import Viewed, plain, to_json
 from fairlog.api.replica import Replica
-from fairlog.api.sight import machine_ms
+from fairlog.api.sight import Sight
 from fairlog.api.views import StateViews
 from fairlog.watch.conditions import Around, StoreFacts, as_json, elected, found
 from fairlog.watch.surroundings import RepeatedLooks, look_around, short_of, since_when
 from scheduler.model.sender import By
-from scheduler.rules.permission import Subject, may_read
 from scheduler.service.served import sign
+from scheduler.store.connection import clock_ms
 from scheduler.store.keys import Keys
 
 if TYPE_CHECKING:
@@ -29,10 +28,8 @@ if TYPE_CHECKING:
 class ClusterHealth:
     """What surrounds the state, and what needs attention. May be used by several threads."""
 
-    def __init__(
-        self, store: Redis, keys: Keys, replica: Replica, views: StateViews, now_ms: Callable[[], int]
-    ) -> None:
-        self.store, self.keys, self.replica, self._views, self.now_ms = store, keys, replica, views, now_ms
+    def __init__(self, store: Redis, keys: Keys, replica: Replica, sight: Sight, views: StateViews) -> None:
+        self.store, self.keys, self.replica, self._sight, self._views = store, keys, replica, sight, views
         self._watched = RepeatedLooks()
         self._lock = Lock()
 
@@ -64,7 +61,7 @@ class ClusterHealth:
 
     def metrics(self, who: By, accept: str = "") -> tuple[bytes, str]:
         """The metrics for Prometheus, in a format that `accept` names, and their media type. Raises: NotAllowed."""
-        self.replica.read(lambda state: may_read(state, who, "cluster-read", Subject(), machine_ms()))
+        self._sight.check_may(who, "cluster-read")
         return self._metrics.text(accept)
 
     @cached_property
@@ -81,7 +78,7 @@ class ClusterHealth:
         """
         _, (short, master) = self.replica.read(lambda state: (short_of(state), state.master))
         with self._lock:
-            self._watched.look(master, short, self.now_ms())
+            self._watched.look(master, short, clock_ms(cast("Any", self.store.time())))
 
     def note_conditions(self) -> None:
         """Take note of what needs attention, so that later looks can tell since when. Raises: as `keep_watch`."""

@@ -8,7 +8,6 @@ any worker.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
@@ -19,6 +18,7 @@ from anyio import CapacityLimiter, to_thread
 from msgspec import Raw, structs
 from redis.exceptions import RedisError
 
+from fairlog.api.sight import machine_ms
 from scheduler.model import events
 from scheduler.model.commands import RegisterWorker
 from scheduler.model.errors import NotAllowed, NotAuthenticated
@@ -108,7 +108,7 @@ class Work:
             return Caller(self._here(worker), worker)
         by = self._authenticate(token)
         if not invited:
-            self._replica.peek(lambda state: may_read(state, by, "work", Subject(worker=worker), _now_ms()))
+            self._replica.peek(lambda state: may_read(state, by, "work", Subject(worker=worker), machine_ms()))
         if by.account != f"worker/{worker}":
             raise NotAllowed(f"{by.account} may not act as worker {worker[:80]!r}")
         return Caller(by, worker)
@@ -128,7 +128,7 @@ class Work:
             held = state.executors.get(executor) or state.drivers.get(executor)
             if held is not None and (held.worker, held.granted_at) != (worker, claims.granted_at):
                 raise NotAllowed(f"{executor} is not the one that worker {worker} was granted with this token")
-            valid = state.accounts.tokens_of(f"worker/{worker}", _now_ms()) if claims.fetched_by else ()
+            valid = state.accounts.tokens_of(f"worker/{worker}", machine_ms()) if claims.fetched_by else ()
             if claims.fetched_by and all(own.id != claims.fetched_by for own in valid):
                 raise NotAuthenticated(f"the token by which worker {worker} got this grant is not valid any more")
 
@@ -206,7 +206,7 @@ class Work:
 
         def refuse(state: ClusterState) -> None:
             if state.closed:
-                permit(state, command, caller.by, _now_ms())
+                permit(state, command, caller.by, machine_ms())
 
         self._replica.read(refuse)
         self._store.register(caller.by, command, structs.replace(asked.registrant, api=True))
@@ -214,7 +214,7 @@ class Work:
     def check_invited(self, caller: Caller, asked: door.Registering) -> None:
         """Raises: CommandRejected unless the worker could register so; nothing is registered."""
         command = RegisterWorker(worker=caller.worker, **asked.offer)
-        self._replica.read(lambda state: decide(state, command, _now_ms(), self._here(caller.worker)))
+        self._replica.read(lambda state: decide(state, command, machine_ms(), self._here(caller.worker)))
 
     def leave(self, caller: Caller) -> None:
         """Remove the worker. Raises: CommandRejected, NoMaster."""
@@ -415,7 +415,3 @@ def _concerned(turn: Sequence[events.Event], state: ClusterState) -> list[str]:
         elif (worker := getattr(event, "worker", None)) is not None:
             found[worker] = None
     return list(found)
-
-
-def _now_ms() -> int:
-    return round(time.time() * 1000)

@@ -19,7 +19,7 @@ from scheduler.model.errors import NotAllowed, NotAuthenticated, UnsuitableStore
 from scheduler.service.known import known_at, known_folder
 from scheduler.service.signs import living
 from scheduler.store.acl import AUDITOR
-from scheduler.store.connection import user_of
+from scheduler.store.connection import clock_ms, user_of
 
 if TYPE_CHECKING:
     from fairlog.api.client import ApiClient
@@ -149,8 +149,7 @@ def _masters_of(session: Session, host: str) -> list[str]:
 
 def _workers_of(session: Session, host: str) -> list[str]:
     """The registered workers of this host with a recent heartbeat."""
-    seconds, micros = session.store.time()
-    since = seconds * 1000 + micros // 1000 - BEATEN_MS
+    since = clock_ms(session.store.time()) - BEATEN_MS
     beating: Any = session.store.zrangebyscore(session.keys.heartbeats, since, "+inf")
     agents = session.agents()
     return [f"worker {name}" for name in sorted(map(bytes.decode, beating)) if agents.get(name, {}).get("host") == host]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlog.demo.checks import CheckFailed
 from recovery.failover.lease import members
+from scheduler.store.connection import clock_ms
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -76,5 +77,4 @@ class Kills:
     def _kill(self, name: str, pid: int) -> Kill:
         head = self._log.head().seq
         os.kill(pid, signal.SIGKILL)
-        seconds, micros = self._store.time()
-        return Kill(name, seconds * 1000 + micros // 1000, head)
+        return Kill(name, clock_ms(self._store.time()), head)

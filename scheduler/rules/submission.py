@@ -115,7 +115,7 @@ def _demanded(state: ClusterState, command: SubmitApp) -> dict[str, tuple[str, .
     """What the app demands of its workers' labels, its image included (semantics P9, W12). Raises: InvalidCommand."""
     if not (command.require or command.avoid or command.tolerate or command.prefer_labels or command.image):
         return {}
-    image = (f"{IMAGE_LABEL}{image_of(command.image)}",) if command.image else ()
+    image = (f"{IMAGE_LABEL}{command.image}",) if command.image else ()
     require = check_label_terms("--require", (*command.require, *image))
     avoid = check_label_terms("--avoid", command.avoid)
     prefer, tolerate = (

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import msgspec
 
 from scheduler.model.text import one_line
+from scheduler.store.connection import clock_ms
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -29,8 +30,7 @@ class Cut(NamedTuple):
 
 def note_cut(store: Redis, keys: Keys, worker: str, unwritten: int, why: str) -> None:
     """Add to what the worker could not write. Raises: redis-py's errors."""
-    seconds, micros = cast("Any", store.time())
-    now = seconds * 1000 + micros // 1000
+    now = clock_ms(cast("Any", store.time()))
     before = _read(store.hget(keys.full_disks, worker))
     since, so_far = (now, 0) if before is None or before.at + KEPT_MS < now else (before.since, before.unwritten)
     cut = Cut(since, now, so_far + max(0, unwritten), one_line(why, _LONGEST))

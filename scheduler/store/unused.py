@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
+from scheduler.store.connection import clock_ms
+
 if TYPE_CHECKING:
     from redis import Redis
 
@@ -27,8 +29,7 @@ class Idle(NamedTuple):
 
 def note_unused(store: Redis, keys: Keys, executor: str, what: str, for_s: int) -> None:
     """The executor has used nothing of its `what` for so long. Raises: redis-py's errors."""
-    seconds, micros = cast("Any", store.time())
-    now = seconds * 1000 + micros // 1000
+    now = clock_ms(cast("Any", store.time()))
     kind = "GPUs" if what == "GPUs" else "cores"
     idle = Idle(now - max(0, min(for_s, 10**9)) * 1000, now, kind)
     added = store.hset(keys.unused, executor, msgspec.json.encode(idle).decode())

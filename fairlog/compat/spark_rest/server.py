@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections.abc import Mapping
 from functools import partial
 from http import HTTPStatus
@@ -22,7 +21,7 @@ from starlette.routing import Route
 from fairlog.api.addresses import TOKEN_VARIABLE, URL_VARIABLE
 from fairlog.api.app import STOPS, body_of, token_of
 from fairlog.api.problems import BadRequest, NoSuchMethod, Unavailable, headers_of, problem_of, status_of
-from fairlog.api.sight import company_of
+from fairlog.api.sight import company_of, machine_ms
 from fairlog.compat.spark_rest.answers import (
     UNKNOWN_VERSION,
     VERSION,
@@ -174,7 +173,7 @@ class SparkRestServer:
         create = read_create(await body_of(request))
         who, app, door = self._who(request, asked, create.token), new_app(), self._door
         company, user = await self._submitter(who, create)
-        now = round(time.time() * 1000)
+        now = machine_ms()
         door.handlers.replica.peek(lambda state: may_read(state, who, "submit", Subject(company, user), now))
         variables = {
             **kept_variables(),
@@ -282,7 +281,7 @@ class SparkRestServer:
         return answer("KillSubmissionResponse", self._spark, success=success, submissionId=name, message=message)
 
     async def _kill_all(self, request: Request, asked: _PathAndToken) -> Response:
-        door, who, now = self._door, self._who(request, asked), round(time.time() * 1000)
+        door, who, now = self._door, self._who(request, asked), machine_ms()
         await door.reach(await door.head())
 
         def look(state: ClusterState) -> list[str]:
@@ -321,7 +320,7 @@ class SparkRestServer:
     # The Master's page
 
     async def _page(self, request: Request, asked: _PathAndToken) -> Response:
-        door, who, now = self._door, self._who(request, asked), round(time.time() * 1000)
+        door, who, now = self._door, self._who(request, asked), machine_ms()
         handlers, led = door.handlers, await self._led()
         await door.reach(await door.head())
         beats = await asyncio.to_thread(handlers.store.zrange, handlers.keys.heartbeats, 0, -1, withscores=True)
