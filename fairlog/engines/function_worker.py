@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import select
 import signal
 import socket
 import ssl
@@ -33,6 +34,8 @@ _FRAME = 1 << 16
 """A pickler writes values of more bytes by themselves, and the others in frames, which begin with one of two codes."""
 _SHORT_S = 0.02
 """A call that takes longer holds up none that came with it: they are returned to the pool."""
+_LOOK_S = 1.0
+"""How often a worker that makes a long call looks whether others have come, besides when they come."""
 _DEATHS = 20
 """After so many deaths of workers in a row without a minute in between, the executor fails."""
 
@@ -112,7 +115,8 @@ class _WorkerProcess:
         self._lock = threading.Lock()
         self._began_s = 0.0
         """When the present call began; 0 between calls."""
-        self._several = threading.Event()
+        self._busy = threading.Event()
+        """A call has begun since the last look found none."""
         threading.Thread(target=self._watch, daemon=True).start()
 
     def work(self) -> None:
@@ -120,7 +124,10 @@ class _WorkerProcess:
         while True:
             with self._lock:
                 frame = self._pending.popleft() if self._pending else None
-                self._began_s = time.monotonic() if frame is not None else 0.0
+                called = frame is not None and frame.kind == wire.CALL
+                self._began_s = time.monotonic() if called else 0.0
+            if called and not self._busy.is_set():
+                self._busy.set()
             if frame is None:
                 if not self._receive():
                     return
@@ -138,8 +145,6 @@ class _WorkerProcess:
             return False
         with self._lock:
             self._pending += self._frames.take(count)
-            if len(self._pending) > 1:
-                self._several.set()
         return True
 
     def _initialized(self, frame: wire.Frame) -> bool:
@@ -161,15 +166,19 @@ class _WorkerProcess:
             self._connection.sendall(part)
 
     def _watch(self) -> None:
-        """Return the calls that wait behind a long one."""
+        """Return the calls that wait behind a long one, also those that come while it is made."""
         while True:
-            self._several.wait()
+            self._busy.wait()
             time.sleep(_SHORT_S)
             with self._lock:
-                if self._began_s and time.monotonic() - self._began_s > _SHORT_S:
+                long = bool(self._began_s) and time.monotonic() - self._began_s > _SHORT_S
+                if long:
                     self._give_back()
-                if not self._pending and not self._began_s:
-                    self._several.clear()
+                elif not self._began_s:
+                    self._busy.clear()
+            if long:
+                with contextlib.suppress(OSError, ValueError):  # the connection is closed when the process ends
+                    select.select([self._connection], [], [], _LOOK_S)
 
     def _give_back(self) -> None:
         with contextlib.suppress(OSError):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Iterable
 
-NOT_NOW = (ssl.SSLWantReadError, ssl.SSLWantWriteError)
+NOT_NOW = (ssl.SSLWantReadError, ssl.SSLWantWriteError, BlockingIOError)
 """What a connection without a timeout raises that has nothing to give, or takes nothing now."""
 HEADER = struct.Struct("!QQBd")
 """Of a frame: the length of its body, the number of the call, its kind, and the seconds that the call took."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -9,10 +10,10 @@ from collections.abc import Iterator
 import pytest
 
 from fairlog.engines import wire
-from fairlog.engines.function_worker import dumped
+from fairlog.engines.function_worker import _WorkerProcess, dumped
 from fairlog.engines.functions import _Future, _Link, _PendingCall, _WorkerPool
 from fairlog.engines.keys import draw_keys
-from tests.waiting import HOPELESS_S
+from tests.waiting import HOPELESS_S, wait_until
 
 KEYS = draw_keys("app-1")
 
@@ -60,3 +61,33 @@ def test_no_call_counts_as_lying_at_a_worker_once_it_is_answered_or_the_first_th
         pool._hear(link, [said(5, wire.RESULT)])
         assert [futures[number].result(0) for number in (1, 2, 5)] == [1, 2, 5]
         assert [call.future for call in pool.calls] == [futures[4], futures[3]]
+
+
+def test_a_call_that_reaches_a_worker_while_it_makes_a_long_one_comes_back() -> None:
+    """The calls of a batch need not arrive together. The long one reads from a pipe."""
+    here, there = socket.socketpair()
+    here.settimeout(HOPELESS_S)
+    told, tell = os.pipe()
+    frames = wire.Frames()
+    with here, there, os.fdopen(told, "rb"), os.fdopen(tell, "wb", buffering=0) as pipe:
+        process = _WorkerProcess(there)
+        thread = threading.Thread(target=process.work)
+        thread.start()
+        here.sendall(b"".join(wire.framed(1, wire.CALL, dumped((os.read, (told, 1), {})))))
+        wait_until(lambda: process._began_s > 0, "the long call")
+        for call in (2, 3):
+            here.sendall(b"".join(wire.framed(call, wire.CALL, dumped((abs, (-2,), {})))))
+            assert [(frame.call, frame.kind) for frame in heard(here, frames)] == [(call, wire.RETURNED)]
+        pipe.write(b".")
+        assert [(frame.call, frame.kind) for frame in heard(here, frames)] == [(1, wire.RESULT)]
+        here.sendall(b"".join(wire.framed(0, wire.STOP)))
+        thread.join(HOPELESS_S)
+        assert not thread.is_alive()
+
+
+def heard(connection: socket.socket, frames: wire.Frames) -> list[wire.Frame]:
+    """What a worker says next."""
+    found: list[wire.Frame] = []
+    while not found:
+        found += frames.take(connection.recv_into(frames.room()))
+    return found
