@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
 
@@ -51,14 +51,14 @@ Show = Callable[[str, Progress], None]
 """Shows an app's state and how many of its tasks have succeeded."""
 
 
-def wait_for(session: Session, app: str, seq: int) -> AppOutcome:
+def wait_for(session: Session, app: str, seq: int, *, quiet: bool = False) -> AppOutcome:
     """Wait for the end of the app registered at `seq`, and say on stderr for what it waits and how it ended.
 
     A change of masters does not matter. An interrupt ends the wait, not the app.
     """
     reasons = Reasons(session, app)
     try:
-        with _display(app) as display:
+        with _display(app) if not quiet else nullcontext(lambda *_: None) as display:
 
             def show(state: str, tasks: Progress) -> None:
                 display(state, tasks)
@@ -70,6 +70,8 @@ def wait_for(session: Session, app: str, seq: int) -> AppOutcome:
         render.say(f"{app} keeps running; `fairlog kill {app}` ends it")
         raise
     why = f": {' '.join(end.detail.split())}" if end.detail else ""
+    if quiet and end.reason == "finished":
+        return end
     render.say(f"{app} {end.reason} after {render.duration(end.ended_at - end.began_at)}{why}")
     return end
 

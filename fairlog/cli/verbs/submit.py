@@ -626,10 +626,19 @@ def submit(
     "of a loop is left to the loop.",
 )
 @flag("--tty", "--pty", help="Run CMD in a terminal, as --stdin does.")
+@flag("--quiet", "-q", help="Say nothing of the app but for what it waits, and how it ended if it did not finish.")
 @flag("--numbered", hidden=True)
 @on_cluster
 def run(
-    session: Session, *, job: AppOptions, raw: bool, prefix: bool | None, stdin: bool, tty: bool, numbered: bool
+    session: Session,
+    *,
+    job: AppOptions,
+    raw: bool,
+    prefix: bool | None,
+    stdin: bool,
+    tty: bool,
+    quiet: bool,
+    numbered: bool,
 ) -> int:
     """Submit an app, print its output as it is written, and exit with its code.
 
@@ -645,17 +654,18 @@ def run(
         raise click.UsageError("--raw and --prefix cannot be combined; give one of them")
     request = replace(job.request(session), numbered=numbered)
     if stdin or tty:
-        return _run_beside(session, request, job.secrets, tty=tty)
+        return _run_beside(session, request, job.secrets, tty=tty, quiet=quiet)
     with _signals() as stopped:
         answer = _send(session, request, job.secrets)
         chosen = [None] if request.driver else list(range(request.tasks or 0))
         printer = Printer.of(request.array, chosen, raw=raw, prefix=prefix, mixed=True, apart=True, lasting=True)
         follow = partial(follow_output, session, tasks_of(session), request.app, chosen, printer, shown={})
         try:
-            render.say(f"{request.app} submitted")
+            if not quiet:
+                render.say(f"{request.app} submitted")
             stopped.due = True
             follow(silent=Reasons(session, request.app).look)
-            return _wait(session, request, answer.seq, shown=True)
+            return _wait(session, request, answer.seq, shown=True, quiet=quiet)
         except _Stopped as stop:
             _kill(session, request.app)
             follow()
@@ -663,7 +673,7 @@ def run(
             return 128 + stop.number
 
 
-def _run_beside(session: Session, request: SubmitApp, secrets: Mapping[str, str], *, tty: bool) -> int:
+def _run_beside(session: Session, request: SubmitApp, secrets: Mapping[str, str], *, tty: bool, quiet: bool) -> int:
     """Run the command of an app with a single task beside that task, so that it has this stdin, or a terminal."""
     from fairlog.cli import visited  # noqa: PLC0415 (few need it)
     from fairlog.cli.waiting import Reasons, wait_for  # noqa: PLC0415 (loads RQ)
@@ -681,11 +691,12 @@ def _run_beside(session: Session, request: SubmitApp, secrets: Mapping[str, str]
     with _signals() as stopped:
         answer = _send(session, held, secrets)
         try:
-            render.say(f"{held.app} submitted")
+            if not quiet:
+                render.say(f"{held.app} submitted")
             stopped.due = True
             look = Reasons(session, held.app).look
             code = visited.visit_new(session, held.app, request.command, terminal=terminal, look=look)
-            wait_for(session, held.app, answer.seq)
+            wait_for(session, held.app, answer.seq, quiet=quiet)
         except _Stopped as stop:
             _kill(session, held.app)
             _wait(session, held, answer.seq, shown=True)
@@ -886,11 +897,11 @@ def _send(session: Session, request: SubmitApp, secrets: Mapping[str, str], rece
     return answer
 
 
-def _wait(session: Session, request: SubmitApp, seq: int, *, shown: bool = False) -> int:
+def _wait(session: Session, request: SubmitApp, seq: int, *, shown: bool = False, quiet: bool = False) -> int:
     """Wait for the end; print the output of a single task unless it was `shown`. Returns the exit code."""
     from fairlog.cli.waiting import exit_code_of, wait_for  # noqa: PLC0415 (who does not wait need not load RQ)
 
-    end = wait_for(session, request.app, seq)
+    end = wait_for(session, request.app, seq, quiet=quiet)
     if not shown and (request.tasks == 1 or (request.driver and not request.tasks)):
         from fairlog.cli.outputs import tasks_of  # noqa: PLC0415 (as above)
         from fairlog.cli.streams import Printer  # noqa: PLC0415 (likewise)

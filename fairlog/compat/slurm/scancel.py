@@ -43,15 +43,22 @@ def run(words: list[str]) -> int:
         living = [app for app in living if _is_wanted(app)]
     whole = [app for app in living if named.indexes.get(str(app["submittedSeq"])) is None]
     parts = [(app, index) for app in living for index in sorted(named.indexes.get(str(app["submittedSeq"])) or ())]
-    for start in range(0, len(whole), 500):
-        commands = [_command(app, signal, whole="full" in asked) for app in whole[start : start + 500]]
+    code = _to_whole(road, asked, whole, signal, code)
+    for app, index in parts:
+        code = _to_task(road, asked, app, index, signal) or code
+    return code
+
+
+def _to_whole(road: ApiRoad, asked: dict[str, str], apps: list[dict[str, Any]], signal: str, code: int) -> int:
+    """Send a signal to jobs, many in one request; the exit code, `code` unless one is refused."""
+    for start in range(0, len(apps), 500):
+        some = apps[start : start + 500]
+        _tell(asked, [str(app["submittedSeq"]) for app in some], signal)
         try:
-            road.send_many(commands)
+            road.send_many([_command(app, signal, whole="full" in asked) for app in some])
         except Problem as problem:
             if problem.title != "AppEnded":
                 code = _say(asked, f"Kill job error: {problem}", code) or 1
-    for app, index in parts:
-        code = _to_task(road, asked, app, index, signal) or code
     return code
 
 
@@ -60,6 +67,7 @@ def _to_task(road: ApiRoad, asked: dict[str, str], app: dict[str, Any], index: i
     job, indexes = f"{app['submittedSeq']}_{index}", members(app["array"] or "0")
     if index not in indexes:
         return _say(asked, f"Kill job error on job id {job}: Invalid job id specified", 1)
+    _tell(asked, [job], signal)
     command = _command(app, signal, whole="full" in asked)
     if signal == _KILL:
         command["type"] = "CancelTask"
@@ -110,6 +118,14 @@ def _is_wanted(app: dict[str, Any]) -> bool:
     sys.stderr.write(f"Cancel job_id={app['submittedSeq']} name={app['name']} [y/n]? ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower().startswith("y")
+
+
+def _tell(asked: dict[str, str], ids: list[str], signal: str) -> None:
+    """With --verbose, name the jobs as Slurm does."""
+    if "verbose" not in asked:
+        return
+    said = "Terminating" if signal == _KILL else f"Signal {signal} to"
+    sys.stderr.write("".join(f"scancel: {said} job {each}\n" for each in ids))
 
 
 def _say(asked: dict[str, str], sentence: str, code: int) -> int:

@@ -24,12 +24,10 @@ _LEFT = ("suspend", "resume", "top", "notify", "reboot", "create", "delete", "re
 
 def run(words: list[str]) -> int:
     """Carry out the command of the words."""
-    given, rest = read(SCONTROL, words, mixed=False)
+    given, rest = read(SCONTROL, words)
     without_effect("scontrol", given)
     asked = {option.name: value for option, value in given}
     line = "oneliner" in asked
-    while rest and rest[0] in ("-o", "--oneliner"):
-        line, rest = True, rest[1:]
     if not rest:
         raise SlurmError("too few arguments: name a command, such as `scontrol show job 17`")
     verb, arguments = rest[0].lower(), rest[1:]
@@ -68,8 +66,6 @@ def ping() -> int:
 
 def show(words: list[str], *, one_line: bool) -> int:
     """Print what is asked for."""
-    if words[-1:] in (["-o"], ["--oneliner"]):
-        one_line, words = True, words[:-1]
     what, _, after = (words[0] if words else "").lower().partition("=")
     named = [after, *words[1:]] if after else words[1:]
     shown: dict[str, Callable[[], int]] = {

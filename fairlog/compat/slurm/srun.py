@@ -62,7 +62,7 @@ def _outside(asked: SbatchOptions, options: list[str], command: list[str]) -> in
         "cwd": os.getcwd(),  # noqa: PTH109 (likewise)
         "memory_per_task_mb": memory,
     }
-    words = ["run", "--numbered", "--no-prefix", "--cores", str(cores)]
+    words = ["run", "--quiet", "--numbered", "--no-prefix", "--cores", str(cores)]
     for name in ("name", "company", "user"):
         words += [f"--{name}", about[name]]
     words += ["--memory-per-task", f"{memory}M"] if memory else []

@@ -111,7 +111,6 @@ _SHOWING = (
     Option("-M --clusters", "NAMES", IDLE, "there is one cluster"),
     Option("-q --qos", "NAMES", IDLE, "companies have quotas, users have limits"),
     Option("-p --partition", "NAMES", IDLE, "there is one partition, main"),
-    Option("-v --verbose", "", IDLE, "there is nothing more to say"),
     Option("--federation", "", IDLE, "there is one cluster"),
     Option("--local", "", IDLE, "there is one cluster"),
 )
@@ -138,6 +137,7 @@ SQUEUE: Table = (
     Option(
         "-t --states", "STATES", ACTS, "jobs in these states; all includes those that ended in the last 300 seconds"
     ),
+    Option("-v --verbose", "", IDLE, "there is nothing more to say"),
     *_SHOWING,
     Option("--json", "", ACTS, "JSON as Slurm 22.05 writes it, with all its fields"),
     Option("--yaml", "", LEFT, "the output has no such form; choose fields with --format"),
@@ -163,6 +163,7 @@ SCANCEL: Table = (
     ),
     Option("-t --state", "STATE", ACTS, "PENDING, RUNNING or SUSPENDED"),
     Option("-u --user", "NAME", ACTS, "jobs of this user"),
+    Option("-v --verbose", "", ACTS, "names each job"),
     Option("--wckey", "KEY", IDLE, "there are no such keys"),
     *_SHOWING,
     *_HELP,
@@ -237,6 +238,7 @@ SRUN: Table = (
 SCONTROL: Table = (
     Option("-a --all", "", IDLE, "no partition is hidden"),
     Option("-d --details", "", IDLE, "all is shown in any case"),
+    Option("-F --future", "", IDLE, "every node is there"),
     Option("--federation", "", IDLE, "there is one cluster"),
     Option("--hide", "", IDLE, "no partition is hidden"),
     Option("--local", "", IDLE, "there is one cluster"),

@@ -89,6 +89,8 @@ def test_a_job_begins_at_the_time_that_it_names(slurm: Slurm) -> None:
     lines = slurm.ok("scontrol", "show", "job", job)
     assert f"EligibleTime={shown[2]}\n" in lines
     assert f"StartTime={shown[2]} " in lines
+    one_line = slurm.ok("scontrol", "show", "job", "-o", job)
+    assert one_line == slurm.ok("scontrol", "-o", "show", "job", job) == " ".join(lines.split()) + "\n"
     wait_until(lambda: slurm.state(soon) == "COMPLETED", "its end")
     about = json.loads(slurm.shell.ok("app", soon, "--json"))
     assert int((slurm.shell.home / f"slurm-{soon}.out").read_text()) >= about["submittedAt"] + 1_000
@@ -134,7 +136,7 @@ def test_tasks_of_an_array_are_cancelled_alone(slurm: Slurm) -> None:
     last = slurm.shell.home / "part-5.out"
     wait_until(lambda: last.exists() and last.read_text() == "5\n", "the others")
     assert slurm.run("scancel", f"{job}_9").code == 1
-    slurm.ok("scancel", f"{job}_1")
+    assert slurm.run("scancel", "-v", f"{job}_1").err == f"scancel: Terminating job {job}_1\n"
     ended = f"{job}_1|CANCELLED by 0,{job}_2|CANCELLED by 0,{job}_3|COMPLETED,{job}_4|CANCELLED by 0,{job}_5|COMPLETED"
 
     def states() -> str:
@@ -393,6 +395,8 @@ def test_srun_runs_a_program_as_often_as_the_job_has_tasks(slurm: Slurm) -> None
 
 
 def test_srun_outside_a_job_is_a_job_of_its_own(slurm: Slurm) -> None:
+    said = slurm.run("srun", "echo", "well")
+    assert (said.code, said.out, said.err) == (0, "well\n", "")
     said = slurm.run("srun", "-n", "2", "-J", "mine", "sh", "-c", "echo hello; exit 3")
     assert (said.code, said.out) == (3, "hello\nhello\n")
     assert slurm.ok("squeue", "-h", "-t", "all", "-n", "mine", "-o", "%T") == "FAILED\n"
