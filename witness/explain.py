@@ -31,6 +31,7 @@ from scheduler.rules.views import exclusions, spent
 from scheduler.store.codec import Fact
 from witness.decision_reasons import Batch, why_admitted, why_driver, why_executors
 from witness.entitled_reasons import stands, targets_of
+from witness.forecast import forecast
 from witness.pending_reasons import place_in_queue, waits_for
 
 
@@ -174,6 +175,7 @@ class _Story:
             "at": at,
             "waitsFor": None if wait is None else wait.as_json(),
             "queue": place_in_queue(self.state, app),
+            "estimate": None if (found := forecast(self.state, at, [app.id]).get(app.id)) is None else found._asdict(),
             "submitted": {"seq": app.submitted, "at": app.submitted_at},
             "admission": self.admission,
             "drivers": self.drivers,

@@ -11,6 +11,7 @@ from scheduler.rules.readiness import with_namesakes
 from scheduler.rules.request import as_asked
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn
+from witness.forecast import Estimate, forecast
 from witness.pending_reasons import place_in_queue, waits_for
 
 AHEAD = 5
@@ -30,6 +31,7 @@ def plan(state: ClusterState, command: SubmitApp, by: By, at: int) -> dict[str, 
     placed = [entry.event for entry in turn.entries if isinstance(entry.event, ExecutorAllocated | DriverAllocated)]
     mine = [event for event in placed if event.app == command.app]
     wait = waits_for(state, app)
+    estimate = Estimate(at, at, at) if mine else forecast(state, at, [app.id]).get(app.id)
     return {
         "admitted": app.admitted > 0,
         "starts": bool(mine),
@@ -48,6 +50,7 @@ def plan(state: ClusterState, command: SubmitApp, by: By, at: int) -> dict[str, 
         "waitsFor": None if wait is None else wait.as_json(),
         "queue": place_in_queue(state, app),
         "ahead": _ahead(state, command),
+        "estimate": None if estimate is None else estimate._asdict(),
     }
 
 

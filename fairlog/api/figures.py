@@ -13,7 +13,8 @@ import resource
 import select
 import signal
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self, cast
@@ -23,6 +24,7 @@ from msgspec import Raw
 from redis.exceptions import RedisError
 
 from fairlog.api.questions import MAX_ADDED, OtherRules
+from fairlog.watch.estimates import errors_of_the_past, given, listed
 from recovery.archive.archive import open_log
 from recovery.replay.bounds import Bound
 from recovery.replay.rebuild import rebuild, unhindered
@@ -41,6 +43,7 @@ from witness.audit.audit import Audit, Audited
 from witness.course import SPAN_MS, Course
 from witness.explain import explain as explained
 from witness.fairness import Fairness
+from witness.forecast import Estimate, forecast
 from witness.plan import plan as planned
 from witness.statement import of_month
 from witness.timeline import Timeline
@@ -55,6 +58,8 @@ LIMIT_S = 60
 IDLE_S = 300
 """How long the process waits for the next request before it ends."""
 NICE = 10
+FORECAST_S = 10
+"""How old the estimates of all apps may be."""
 MEMORY = 2 << 30
 """The most bytes that the process may hold."""
 
@@ -128,14 +133,32 @@ class Courses:
         return 0 if begin is None else begin.last
 
 
+class Forecasts:
+    """The estimates of all apps that wait, worked out anew when they are old or do not name one that is asked for."""
+
+    def __init__(self, log: EventLog) -> None:
+        self._log = log
+        self._found: dict[str, Estimate] = {}
+        self._to, self._made_s = 0, 0.0
+
+    def of(self, apps: Collection[str], to: int, now: int) -> dict[str, Estimate]:
+        """The estimates of these apps by the state at a position. Raises: as `rebuild`."""
+        fresh = self._to == to or (self._to < to and time.monotonic() - self._made_s < FORECAST_S)
+        if not fresh or not self._found.keys() >= set(apps):
+            self._found = forecast(rebuild(self._log, to=to)[0], now)
+            self._to, self._made_s = to, time.monotonic()
+        return {app: self._found[app] for app in apps if app in self._found}
+
+
 class LogSource(NamedTuple):
-    """The log up to a position, its audit, the course of its last hour, and the present time in ms."""
+    """The log up to a position, its audit, the course of its last hour, its forecast, and the present time in ms."""
 
     log: EventLog
     to: int
     now: Callable[[], int]
     checked: AuditedLog
     courses: Courses
+    forecasts: Forecasts
 
     def facts(self) -> Iterator[Fact]:
         """Its events."""
@@ -156,7 +179,14 @@ def explain(source: LogSource, app: str, *, submitted: int = 1, audited: bool = 
     """
     before, position = rebuild(source.log, to=source.log.before(submitted - 1).seq)
     story = explained(source.log.facts(position, to=source.to), app, now=source.now, before=before)
+    story["estimate"] = given(source.log, app, source.now(), story["estimate"])
     return {"verdict": source.checked.verdict(source.to), **story} if audited else story
+
+
+def estimates(source: LogSource, apps: list[str]) -> object:
+    """When these apps may start, those that wait, and how far earlier estimates were from what came."""
+    now = source.now()
+    return listed(source.log, now, source.forecasts.of(apps, source.to, now))
 
 
 def audit(source: LogSource) -> object:
@@ -219,7 +249,7 @@ def whatif(source: LogSource, rules: Any) -> object:  # noqa: ANN401 (OtherRules
 
 def lane_of(name: str) -> str:
     """Which answers wait for each other: those about one app, and those about everything."""
-    return "app" if name in {"explain", "timeline", "plan"} else "all"
+    return "app" if name in {"explain", "timeline", "plan", "estimates"} else "all"
 
 
 def timeline(source: LogSource, app: str, *, past: bool) -> object:
@@ -232,11 +262,14 @@ def timeline(source: LogSource, app: str, *, past: bool) -> object:
 def plan(source: LogSource, command: Any, by: Any) -> object:  # noqa: ANN401 (SubmitApp and By as JSON values)
     """What would become of the submission now. Raises: CommandRejected if it would be refused."""
     state, _ = rebuild(source.log, to=source.to)
-    return planned(state, msgspec.convert(command, SubmitApp), msgspec.convert(by, By), source.now())
+    found = planned(state, msgspec.convert(command, SubmitApp), msgspec.convert(by, By), source.now())
+    if found["estimate"] is not None:
+        found["estimate"]["errors"] = errors_of_the_past(source.log)
+    return found
 
 
 ANSWERS: Mapping[str, Callable[..., object]] = {
-    each.__name__: each for each in (explain, audit, fairness, course, statement, whatif, timeline, plan)
+    each.__name__: each for each in (explain, audit, fairness, course, statement, whatif, timeline, plan, estimates)
 }
 
 
@@ -251,10 +284,10 @@ def month_of(text: str) -> tuple[Bound, Bound]:
 
 def here(log: EventLog, now: Callable[[], int]) -> Figures:
     """Answers made by this process, without a limit of time."""
-    checked, courses = AuditedLog(log), Courses(log)
+    checked, courses, forecasts = AuditedLog(log), Courses(log), Forecasts(log)
 
     def make(name: str, to: int, arguments: Mapping[str, Any]) -> bytes:
-        return msgspec.json.encode(ANSWERS[name](LogSource(log, to, now, checked, courses), **arguments))
+        return msgspec.json.encode(ANSWERS[name](LogSource(log, to, now, checked, courses, forecasts), **arguments))
 
     return make
 

@@ -17,7 +17,9 @@ from fairlog.watch.surroundings import RepeatedLooks, look_around, short_of, sin
 from scheduler.model.sender import By
 from scheduler.service.served import sign
 from scheduler.store.connection import clock_ms
+from scheduler.store.estimates import compare, kept
 from scheduler.store.keys import Keys
+from witness.forecast import waiting
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -84,6 +86,16 @@ class ClusterHealth:
         """Take note of what needs attention, so that later looks can tell since when. Raises: as `keep_watch`."""
         around = self.look_around()
         since_when(self.store, self.keys, self.replica.read(lambda state: found(state, around))[1], around)
+
+    def compare_estimates(self) -> None:
+        """Compare the starts of apps with what was estimated of them (docs/estimates.md). Raises: as `keep_watch`."""
+        began = self.replica.tally.taken_began()
+        names = kept(self.store, self.keys)
+        if not names:
+            return
+        wait = self.replica.read(lambda state: {app.id for app in waiting(state)})[1]
+        started = {name: began[name] for name in names if name in began}
+        compare(self.store, self.keys, started, [name for name in names if name not in wait and name not in began])
 
     def sign(self, *, stopping: bool = False) -> None:
         """Give a sign that this server answers, or that it was told to stop. Raises: NotReady, redis-py's errors."""

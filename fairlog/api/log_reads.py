@@ -20,7 +20,10 @@ from scheduler.model.commands import SubmitApp
 from scheduler.model.events import AppRegistered
 from scheduler.model.sender import By
 from scheduler.rules.permission import Subject
+from scheduler.rules.state import ClusterState
 from scheduler.store.codec import lines_of
+from witness.forecast import waiting
+from witness.listing import Among
 
 MOST_READ = 100_000
 """The longest log (events) that is read from its start for one answer."""
@@ -129,6 +132,20 @@ class LogReads:
         """
         self._sender.refuse_early(who, rules)
         return self._from_log("plan", whole=False, command=to_builtins(rules), by=to_builtins(who))
+
+    def estimates(self, who: By, *, ids: str = "") -> Viewed:
+        """When apps that `who` may see may start: of those that wait, of all or of these ids or numbers.
+
+        Raises: NotReady.
+        """
+        shown, _ = self._sight.shown_to(who)
+        named = [each for each in ids.split(",") if each]
+
+        def find(state: ClusterState) -> list[str]:
+            may, meant = shown(state), Among(named).of(state)
+            return [app.id for app in waiting(state) if meant(app) and may(app)]
+
+        return self._from_log("estimates", whole=False, apps=self.replica.read(find)[1])
 
     def timeline(self, who: By, app: str, *, to: int) -> Viewed:
         """The life of an app up to log position `to`. Raises: UnknownApp, NotAllowed, TooLong, NotReady."""

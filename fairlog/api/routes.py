@@ -651,6 +651,18 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route(
         "GET",
+        "/v1/estimates",
+        "estimates",
+        "read",
+        "When apps that wait may start, and how far earlier estimates were from what came.",
+        "value",
+        params=(Param("ids", _LIST, "Only apps of these ids or numbers, separated by commas."), _FRESH),
+        shows=answers.Estimates,
+        handler=lambda door: door.handlers.log.estimates,
+        long=True,
+    ),
+    Route(
+        "GET",
         "/v1/audit",
         "audit",
         "cluster-read",

@@ -301,6 +301,7 @@ async def _say_alive(servers: Sequence[uvicorn.Server], names: Sequence[str], do
         notify(ALIVE)
         with suppress(FairlogError, RedisError):  # a replica that is behind is told of by its thread
             await asyncio.to_thread(door.handlers.health.note_conditions)
+            await asyncio.to_thread(door.handlers.health.compare_estimates)
 
 
 async def _ring_for_visits(door: Door) -> None:

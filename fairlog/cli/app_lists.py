@@ -29,6 +29,8 @@ SPARE = ("memory", "submitted", "core-h", "cores", "company", "name")
 """What is left out on a narrow terminal, unless `-o` asks for it."""
 MEASURED = {"cpu", "peak"}
 """What is asked of the store for each app."""
+ESTIMATED = {"starts", "starts-by"}
+"""What is worked out for the apps that wait."""
 USUAL_ENDED = ("app", "company", "user", "name", "state", "submitted", "wait", "took", "core-h", "cpu", "peak")
 
 
@@ -87,6 +89,8 @@ COLUMNS: Mapping[str, Column] = {
             else f"{size_text(app['grantedMemory'])} of {size_text(app['requestedMemory'])}"
         ),
     ),
+    "starts": _time("likelyStart"),
+    "starts-by": _time("latestStart"),
     "tasks": _of("tasks"),
     "number": _of("submittedSeq"),
     "submitted": _time("submittedAt"),
@@ -208,6 +212,9 @@ def _checked(wanted: AppFilter, columns: Columns) -> tuple[AppFilter, Columns]:
 
 def show_apps(source: Source, wanted: AppFilter, columns: Columns, *, as_json: bool) -> None:
     """Print the apps, or show them again and again."""
+    asked = {*columns.names, (columns.sort or "").lstrip("-")} & ESTIMATED
+    if asked and (source.past or wanted.ended):
+        raise click.UsageError(f"the column {min(asked)} is about apps that wait now; leave out --ended, --at and FILE")
     if columns.watch:
         if as_json or source.past or wanted.ended:
             raise click.UsageError("--watch shows the present in a table; leave out --json, --ended, --at and FILE")
@@ -237,6 +244,8 @@ def found_in_parts(source: Source, wanted: AppFilter, columns: Columns) -> Itera
     for records in _listed(source, wanted):
         if MEASURED & set(columns.names):
             _measure(source, records)
+        if ESTIMATED & set(columns.names):
+            _estimate(source, records)
         yield records
 
 
@@ -263,6 +272,8 @@ def found(source: Source, wanted: AppFilter, columns: Columns) -> list[dict[str,
         records = [app for app in _ended(source, wanted) if wanted.filter.takes(app)]
     else:
         records = [app for page in _listed(source, wanted) for app in page]
+    if ESTIMATED & {*columns.names, (columns.sort or "").lstrip("-")}:
+        _estimate(source, records)
     if columns.sort:
         name, falling = columns.sort.lstrip("-"), columns.sort.startswith("-")
         key = COLUMNS[name].key
@@ -278,6 +289,16 @@ def _ended(source: Source, wanted: AppFilter) -> list[dict[str, Any]]:
     from witness.ended import ended  # noqa: PLC0415 (other lists do without what folds the log)
 
     return ended(render.counted(source), since=wanted.since or 0, until=wanted.until)
+
+
+def _estimate(source: Source, records: Sequence[dict[str, Any]]) -> None:
+    """Add when each app that waits probably starts, and when at the latest (docs/estimates.md)."""
+    wait = [app["app"] for app in records if app["state"] in ("pending", "waiting")]
+    told = source.session.estimates(wait)["estimates"] if wait else []
+    found = {each["app"]: each for each in told}
+    for app in records:
+        if (each := found.get(app["app"])) is not None:
+            app.update(likelyStart=each["likely"], latestStart=each["latest"])
 
 
 def _measure(source: Source, records: Iterable[dict[str, Any]]) -> None:

@@ -16,6 +16,7 @@ from fairlog.cli.failures import Unconfirmed, UnknownCluster
 from fairlog.cli.render import say
 from fairlog.local.running import keyring_for
 from fairlog.visiting import check_may_visit, place_of
+from fairlog.watch.estimates import errors_of_the_past, listed
 from recovery.archive.archive import open_log
 from recovery.failover.follower import Reader
 from recovery.failover.lease import Member, members
@@ -34,7 +35,7 @@ from scheduler.store.transient import LaneFull, in_words, is_there, passes
 from scheduler.store.visits import Visits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from redis import Redis
 
@@ -132,7 +133,17 @@ class Road:
         from witness.plan import plan  # noqa: PLC0415 (slow to import)
 
         self.check()
-        return plan(rebuild(self.log)[0], command, self.client.by, self.now_ms())
+        found = plan(rebuild(self.log)[0], command, self.client.by, self.now_ms())
+        if found["estimate"] is not None:
+            found["estimate"]["errors"] = errors_of_the_past(self.log)
+        return found
+
+    def estimates(self, apps: Collection[str] = ()) -> dict[str, Any]:
+        """When these apps may start, those that wait; without any, all."""
+        from witness.forecast import forecast  # noqa: PLC0415 (as above)
+
+        state, now = rebuild(self.log)[0], self.now_ms()
+        return listed(self.log, now, forecast(state, now, apps or None))
 
     def event(self, seq: int) -> dict[str, Any] | None:
         """The event at that position of the log, as `fairlog log --json` prints it; None behind its end."""

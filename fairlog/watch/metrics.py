@@ -22,6 +22,7 @@ from scheduler.model.quota import Quota
 from scheduler.model.resources import Resources
 from scheduler.model.states import AppState, WorkerStatus
 from scheduler.rules.standings import NOWHERE, granted_live, standings
+from scheduler.store.estimates import Errors, errors
 from witness.fairness import Fairness, shortfall
 from witness.pending_reasons import waits_for
 
@@ -150,6 +151,7 @@ class Metrics:
         yield from of_state(standing, reasons, around.now)
         yield from of_surroundings(around, offset_s, backed_up(self._store, self._keys), standing.head)
         yield from of_tally(self._tally, self._tasks.done)
+        yield from of_estimates(errors(self._store, self._keys))
 
     def _reasons(self, waiting: Sequence[str]) -> Counter[tuple[str, str]]:
         """Company and reason -> how many apps wait for it."""
@@ -363,6 +365,16 @@ def of_tally(tally: Tally, done: Mapping[str, int]) -> Iterator[Metric]:
     elections.add_metric((), tally.events.get("MasterElected", 0))
     yield elections
     yield histogram("fairlog_turn_events", "Events of a turn.", tally.turns())
+
+
+def of_estimates(known: Errors | None) -> Iterator[Metric]:
+    """How far estimates of starts were from what came."""
+    counted = Errors(0, 0, 0, 0) if known is None else known
+    yield _gauge("estimates_compared", "Estimates of starts that were compared with what came.", counted.number)
+    yield _gauge("estimates_within", "Of these, how many starts were in the span that was told.", counted.within)
+    if known is not None:
+        values = {("0.5",): known.median_ms / 1000, ("0.9",): known.p90_ms / 1000}
+        yield _gauges("estimate_error_seconds", "How far they were from what came.", ("quantile",), values)
 
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:

@@ -7,7 +7,7 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from scheduler.model.events import AppRemoved, ExecutorAllocated, ExecutorRemoved
+from scheduler.model.events import AppRemoved, DriverAllocated, ExecutorAllocated, ExecutorRemoved
 from scheduler.service.measures import TURN_EVENTS, Histogram
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ class Tally:
         self._turn_events = 0
         self.over: deque[str] = deque(maxlen=MOST_OVER)
         """The apps that ended and were not taken out yet."""
+        self._began: dict[str, int] = {}
 
     def hear(self, state: ClusterState, facts: Sequence[Fact]) -> None:
         """Count a turn that `state` has folded."""
@@ -44,10 +45,22 @@ class Tally:
             self.events[fact.type] += 1
             if isinstance(event, ExecutorAllocated):
                 self.granted[_company(state, event.app)] += 1
+                self._note_begin(event.app, fact.at)
+            elif isinstance(event, DriverAllocated):
+                self._note_begin(event.app, fact.at)
             elif isinstance(event, ExecutorRemoved):
                 self.ended[_company(state, event.app), event.reason] += 1
             elif isinstance(event, AppRemoved):
                 self.over.append(event.app)
+
+    def _note_begin(self, app: str, at: int) -> None:
+        if len(self._began) < MOST_OVER:
+            self._began.setdefault(app, at)
+
+    def taken_began(self) -> dict[str, int]:
+        """App -> when (ms) it was first granted something since the last call; in no order that counts."""
+        began, self._began = self._began, {}
+        return began
 
     def turns(self) -> Histogram:
         """The sizes of turns."""

@@ -724,6 +724,49 @@ class AppCommand(Moment, frozen=True, kw_only=True):
     refused: str | None
 
 
+class EstimateErrors(Camel, frozen=True, kw_only=True):
+    """How far the last estimates were from what came: of so many, the median and the 90th percentile (ms).
+
+    `within`: how many apps started between the earliest and the latest start that was told.
+    """
+
+    number: int
+    within: int
+    median_ms: int
+    p90_ms: int
+
+
+class StartEstimate(Camel, frozen=True, kw_only=True):
+    """When (ms) an app gets its first executor or its driver: no sooner, probably, and at the latest.
+
+    Null = there is no such time, `why` says what keeps it from having one. `errors`: of estimates of the past, null if
+    none is known.
+    """
+
+    earliest: int | None
+    likely: int | None
+    latest: int | None
+    why: str
+    errors: EstimateErrors | None = None
+
+
+class AppEstimate(Camel, frozen=True, kw_only=True):
+    """When (ms) an app gets its first executor or its driver, as a `StartEstimate` has it."""
+
+    app: str
+    earliest: int | None
+    likely: int | None
+    latest: int | None
+    why: str
+
+
+class Estimates(Camel, frozen=True, kw_only=True):
+    """The estimates of apps that wait, and the errors of those of the past, null if none is known."""
+
+    estimates: list[AppEstimate]
+    errors: EstimateErrors | None
+
+
 class Explanation(Camel, frozen=True, kw_only=True):
     """Why an app waits, or was admitted and placed as it was, at log position `head`."""
 
@@ -737,6 +780,7 @@ class Explanation(Camel, frozen=True, kw_only=True):
     at: int
     waits_for: WaitReason | None
     queue: QueuePlace | None
+    estimate: StartEstimate | None
     submitted: Moment
     admission: Admission | None
     drivers: list[DriverPlaced]
@@ -783,6 +827,7 @@ class PlanTold(Camel, frozen=True, kw_only=True):
     waits_for: WaitReason | None
     queue: QueuePlace | None
     ahead: list[Ahead]
+    estimate: StartEstimate | None
 
 
 # The log and what is worked out from it

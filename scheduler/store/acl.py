@@ -61,7 +61,7 @@ ROLES = (
         user="fairlog-api",
         purpose="API servers, which work for agents and executors as well",
         write=f"{_ASKING} inbox:* unclaimed:* reads reads-archive rate:* owners {_WORK} heartbeats agents "
-        "served shorter full-disks unused noticed ended-sessions grants:*",
+        "served shorter full-disks unused noticed ended-sessions estimates estimated grants:*",
         read=f"{_LOG} secrets:* audited backed-up",
         queues=_SERVING,
         commands=f"{_READS} {_SENDS} {_WORKS} memory|usage xtrim",

@@ -9,6 +9,7 @@ import click
 from fairlog.cli import render
 from fairlog.cli.choice import app_argument, full_id
 from fairlog.cli.decorators import on_log
+from fairlog.cli.estimates import print_estimate
 from fairlog.cli.params import as_json
 from fairlog.cli.target import in_the_past
 from fairlog.cli.times import localized
@@ -69,6 +70,10 @@ def _read(source: Source, app: str) -> dict[str, Any]:
 
     audited = Audited(source)
     told = tell(render.counted(audited), app, now=source.now_ms)
+    if not source.past and source.session.api is None:
+        from fairlog.watch.estimates import given  # noqa: PLC0415 (likewise)
+
+        told["estimate"] = given(source.session.log, told["app"], told["at"], told["estimate"])
     return {"verdict": audited.verdict, **told}
 
 
@@ -110,6 +115,7 @@ def _print_waiting(told: dict[str, Any]) -> None:
         click.echo(
             f"queue     number {told['queue']['place']} of {told['queue']['of']} that {told['user']} has pending"
         )
+    print_estimate(told["estimate"], told["at"])
     for each in told["waited"]["byCause"]:
         click.echo(f"waited    {each['ms']} ms: {each['cause']} ({each['rule']})")
     click.echo(f"waited    {told['waited']['ms']} ms in all, until {render.moment(told['endedAt'] or told['at'])}")

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from fairlog.cli import render
 from fairlog.cli.choice import app_argument, full_id, full_ids
 from fairlog.cli.decorators import on_cluster
+from fairlog.cli.estimates import print_estimate
 from fairlog.cli.groups import beside_slurm
 from fairlog.cli.job_files import STDIN, Copy, JobCommand, exported, in_folder, read_variables, with_copy
 from fairlog.cli.params import (
@@ -599,7 +600,7 @@ def submit(
     if parsable:
         request = replace(request, numbered=True)
     if planned:
-        return _show_plan(session.plan(request), as_json=as_json)
+        return _show_plan(session.plan(request), session.now_ms(), as_json=as_json)
     if as_json:
         raise click.UsageError("--json is for --plan; `fairlog app APP --json` shows an app")
     if receipt is not None:
@@ -799,7 +800,7 @@ def _hint(session: Session, request: SubmitApp) -> None:
         render.say(f"note: {who} of this name used {', and '.join(said)}; `fairlog efficiency` shows what is wasted")
 
 
-def _show_plan(said: dict[str, Any], *, as_json: bool) -> int:
+def _show_plan(said: dict[str, Any], now: int, *, as_json: bool) -> int:
     """Print what would become of a submission."""
     if as_json:
         render.print_json(said)
@@ -818,6 +819,8 @@ def _show_plan(said: dict[str, Any], *, as_json: bool) -> int:
         click.echo(f"queue     number {said['queue']['place']} of {said['queue']['of']} of its user")
     for each in said["ahead"]:
         click.echo(f"behind    {each['app']} of {each['user']} at {each['company']}")
+    if not said["starts"]:
+        print_estimate(said["estimate"], now)
     return 0
 
 

@@ -65,7 +65,11 @@ FIELDS: dict[str, tuple[str, str, Callable[[SlurmJob], object]]] = {
     "M": ("TIME", "TimeUsed", lambda job: times.clock(job.ran_s)),
     "l": ("TIME_LIMIT", "TimeLimit", lambda job: times.clock(job.limit_s)),
     "L": ("TIME_LEFT", "TimeLeft", _left),
-    "S": ("START_TIME", "StartTime", lambda job: times.moment(job.start or job.app["beginAt"])),
+    "S": (
+        "START_TIME",
+        "StartTime",
+        lambda job: times.moment(job.start or job.app.get("likelyStart") or job.app["beginAt"]),
+    ),
     "V": ("SUBMIT_TIME", "SubmitTime", lambda job: times.moment(job.app["submittedAt"])),
     "e": (
         "END_TIME",
@@ -241,6 +245,9 @@ def wanted(road: ApiRoad, asked: dict[str, str], named: jobs.Named, states: set[
     nodes = set(asked.get("nodelist", "").split(",")) - {""}
     found: list[SlurmJob] = []
     apps = jobs.ask(road, **query)
+    if "start" in asked and apps:
+        told = {each["app"]: each["likely"] for each in road.get("/v1/estimates", fresh="true")["estimates"]}
+        apps = [{**app, "likelyStart": told.get(app["app"])} for app in apps]
     begun = [str(app["submittedSeq"]) for app in apps if app["admittedAt"] and (app["array"] or app["endedAt"])]
     if begun:  # tasks of arrays have states of their own, and those of jobs that have ended know where they ran
         again = jobs.ask(road, **{**query, "ids": ",".join(begun), "tasks": "true"})

@@ -414,6 +414,28 @@ def test_a_plan_tells_where_or_why_not_and_submits_nothing(here: Here) -> None:
 
 
 @both
+def test_an_app_that_waits_is_told_when_it_may_start(here: Here) -> None:
+    first = here.submit("--tasks", "8", "--cores", "8", "--max-runtime", "10m", "sleep", "600")
+    second = here.submit("--tasks", "8", "--cores", "8", "true")
+    held = here.submit("--hold", "true")
+    wait_until(lambda: any(app["app"] == first and app["grantedCores"] for app in here.apps()), "the first to start")
+    found = json.loads(here.ok("explain", second, "--json"))["estimate"]
+    assert found["earliest"] < found["latest"] <= found["earliest"] + 700_000
+    told = here.ok("explain", second)
+    assert re.search(r"^starts    probably at .* at the latest$", told, re.MULTILINE)
+    assert "starts    not by itself: it is on hold" in here.ok("explain", held)
+    rows = dict(line.split(None, 1) for line in here.ok("apps", "--no-header", "-o", "app,starts-by").splitlines())
+    assert (rows[held], rows[first]) == ("-", "-")
+    assert rows[second].startswith("20")
+    assert here.ok("apps", "-o", "app", "--sort", "starts").splitlines()[0] == second
+    past = here.run("apps", "-o", "app,starts", "--at", "1")
+    assert (past.code, past.out) == (2, "")
+    assert "leave out --ended, --at and FILE" in past.err
+    here.ok("kill", first, second, held)
+    wait_until(lambda: not any(app["grantedCores"] for app in here.apps("--all")), "the cores to be free")
+
+
+@both
 def test_ended_apps_come_from_the_log_also_when_they_are_forgotten(here: Here) -> None:
     name = f"forgotten-{next(number)}"
     app = here.submit("--name", name, "--wait", "true")

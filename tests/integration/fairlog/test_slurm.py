@@ -86,6 +86,8 @@ def test_a_job_begins_at_the_time_that_it_names(slurm: Slurm) -> None:
     soon = slurm.ok("sbatch", "--parsable", "--begin=now+2", "--wrap", "date +%s%3N").strip()
     shown = slurm.ok("squeue", "-h", "-j", job, "-o", "%t %r %S").split()
     assert shown[:2] == ["PD", "BeginTime"]
+    start = slurm.ok("squeue", "-h", "--start", "-j", job, "-o", "%S").strip()
+    assert start == shown[2], "the likely start of a job that begins later is its begin"
     lines = slurm.ok("scontrol", "show", "job", job)
     assert f"EligibleTime={shown[2]}\n" in lines
     assert f"StartTime={shown[2]} " in lines

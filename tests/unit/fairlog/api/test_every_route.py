@@ -220,6 +220,7 @@ CASES: list[Case] = [
     *of_executor("executorFinish", {"put_back": True}),
     *of_worker("decommissionWorker"),
     Case("apps", None, "me"),
+    Case("estimates", None, "me"),
     *of_app("app", verb="read"),
     *of_app("app", verb="read", reason="the disk is full"),
     *of_app("tasks", verb="read"),

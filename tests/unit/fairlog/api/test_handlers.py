@@ -24,6 +24,8 @@ from scheduler.model.commands import (
     AcceptLog,
     AddAccount,
     Command,
+    EndApp,
+    EndedExecutor,
     HoldApp,
     IssueToken,
     KillApp,
@@ -31,6 +33,7 @@ from scheduler.model.commands import (
     LoseWorker,
     RegisterCompany,
     RestoreLog,
+    StartedExecutor,
     write_command,
 )
 from scheduler.model.errors import (
@@ -46,6 +49,7 @@ from scheduler.model.events import CommandRefused
 from scheduler.model.sender import By, Role
 from scheduler.rules.views import look
 from scheduler.service.receipts import Receipt
+from scheduler.store.estimates import kept
 from scheduler.store.tails import STREAMS, Tail
 from scheduler.store.transient import LaneFull
 from tests.unit.fairlog.api.served import ACME, KEYS, RING, ROOT, WORKER, served, submission
@@ -464,6 +468,47 @@ def test_the_figures_of_the_log_are_those_of_the_command_line(api: Handlers) -> 
     for wrong in ("2026-13", "26-1", "9999-01", "2026-01-01"):
         with pytest.raises(InvalidCommand, match="a month is"):
             api.log.statement(ROOT, "acme", month=wrong)
+
+
+def test_estimates_are_told_kept_and_compared_with_what_came(api: Handlers) -> None:
+    api.sender.send(ROOT, WORKER)
+    for app, user in (("a", "ann"), ("b", "ann"), ("c", "bob")):
+        api.sender.send(ROOT, submission(app, user=user, cores=16, executor_cores=16, max_runtime_s=600))
+    receipt = api.sender.send(ROOT, StartedExecutor(executor="a.0"))
+    assert api.replica.wait_for(receipt.seq, HOPELESS_S)
+    told = value(api.log.estimates(ROOT))
+    assert ([each["app"] for each in told["estimates"]], told["errors"]) == (["b", "c"], None)
+    b = told["estimates"][0]
+    assert b["earliest"] < b["likely"] < b["latest"]
+    assert b["why"] == ""
+    assert [each["app"] for each in value(api.log.estimates(ROOT, ids="c,a"))["estimates"]] == ["c"]
+    story = value(api.log.explain(ROOT, "b"))["estimate"]
+    assert story["earliest"] <= story["likely"] <= story["latest"]
+    api.health.compare_estimates()
+    assert sorted(kept(api.store, KEYS)) == ["b", "c"]
+    api.sender.send(ROOT, KillApp(app="c"))
+    api.sender.send(ROOT, EndedExecutor(executor="a.0", reason="exited", exit_code=0, done=True))
+    receipt = api.sender.send(ROOT, EndApp(app="a", reason="finished"))
+    assert api.replica.wait_for(receipt.seq, HOPELESS_S)
+    assert api.replica.read(lambda state: bool(state.apps["b"].executors))[1]
+    api.health.compare_estimates()
+    assert kept(api.store, KEYS) == []
+    compared = value(api.log.estimates(ROOT))["errors"]
+    assert compared["number"] == compared["within"] == 1
+    assert compared["medianMs"] == compared["p90Ms"] > 500_000
+    plan = value(api.log.plan(ROOT, submission("d", cores=16, executor_cores=16)))["estimate"]
+    assert plan["errors"] == compared
+    assert plan["latest"]
+
+
+def test_estimates_are_told_of_apps_that_one_may_see(api: Handlers) -> None:
+    api.sender.send(ROOT, WORKER)
+    for app, user in (("a", "ann"), ("b", "ann"), ("c", "bob")):
+        api.sender.send(ROOT, submission(app, user=user, cores=16, executor_cores=16))
+    ann, bob = (signed_in(api, f"acme/{name}") for name in ("ann", "bob"))
+    assert [each["app"] for each in value(api.log.estimates(ann))["estimates"]] == ["b"]
+    assert [each["app"] for each in value(api.log.estimates(bob))["estimates"]] == ["c"]
+    assert value(api.log.estimates(bob, ids="a,b"))["estimates"] == []
 
 
 def test_one_answer_from_the_whole_log_is_made_at_a_time(api: Handlers, monkeypatch: pytest.MonkeyPatch) -> None:

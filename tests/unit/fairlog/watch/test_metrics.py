@@ -19,10 +19,11 @@ from fairlog.watch.tally import Tally
 from recovery.failover.exporter import CannotExport, Collector, Exporter
 from recovery.failover.lease import Member
 from scheduler.model.commands import RegisterCompany, RegisterKind, RegisterWorker, SubmitApp
-from scheduler.model.events import CompanyRegistered
+from scheduler.model.events import CompanyRegistered, DriverAllocated, ExecutorAllocated
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn
 from scheduler.service.measures import COMMIT_S, TURN_EVENTS, Measures
+from scheduler.store.estimates import Given, compare, keep
 from scheduler.store.keys import Keys
 from tests.unit.fairlog.watch.test_conditions import NOW, a_state
 from tests.unit.recorded import facts
@@ -99,6 +100,19 @@ def test_it_says_what_the_state_and_its_surroundings_are(metrics: Metrics, state
     assert value(found, "fairlog_condition", condition="no_standby", severity="warning") == 0
 
 
+def test_errors_of_estimates_are_told_once_there_are_any(fake: fakeredis.FakeRedis, metrics: Metrics) -> None:
+    found = parsed(metrics.text()[0])
+    assert value(found, "fairlog_estimates_compared") == 0
+    assert "fairlog_estimate_error_seconds" not in found
+    keep(fake, KEYS, {"a": Given(0, 0, 100_000, 200_000)})
+    compare(fake, KEYS, {"a": 130_000}, [])
+    metrics._made_s = 0
+    found = parsed(metrics.text()[0])
+    assert value(found, "fairlog_estimates_compared") == value(found, "fairlog_estimates_within") == 1
+    assert value(found, "fairlog_estimate_error_seconds", quantile="0.5") == 30
+    assert value(found, "fairlog_estimate_error_seconds", quantile="0.9") == 30
+
+
 def test_amounts_of_further_kinds_are_told_and_quotas_where_they_limit_them(fake: fakeredis.FakeRedis) -> None:
     state = a_state()
     turn = Turn(state, NOW)
@@ -137,6 +151,12 @@ def test_turns_are_counted_by_type_size_company_and_reason() -> None:
     turns = tally.turns()
     assert (sum(turns.counts), turns.total) == (len(RECORDS), len(log))
     assert len(tally.over) == tally.events["AppRemoved"]
+    first: dict[str, int] = {}
+    for fact in log:
+        if isinstance(fact.event, ExecutorAllocated | DriverAllocated):
+            first.setdefault(fact.event.app, fact.at)
+    assert tally.taken_began() == first
+    assert tally.taken_began() == {}
 
 
 def test_tasks_are_counted_once_through_pauses_and_ends_of_apps(fake: fakeredis.FakeRedis) -> None:

@@ -1,0 +1,180 @@
+"""What was estimated holds where nothing else comes: on random clusters, by ends that no forecast makes."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import NamedTuple
+
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from scheduler.model.commands import (
+    Command,
+    EndApp,
+    EndedDriver,
+    EndedExecutor,
+    RegisterCompany,
+    StartedExecutor,
+    SubmitApp,
+)
+from scheduler.model.events import DriverAllocated, Event, ExecutorAllocated
+from scheduler.model.resources import Resources
+from scheduler.rules.invariants import check
+from scheduler.rules.simulate import NEVER
+from scheduler.rules.turn import Turn
+from tests.property.given import Cluster, examples, worker
+from witness.forecast import Estimate, forecast
+
+
+class Wanted(NamedTuple):
+    """An app of that company and user, what it asks for, and what part of its limit it needs, in percent."""
+
+    company: str
+    user: str
+    cores: int
+    limit_s: int
+    begin_s: int
+    driver: bool
+    needs: int
+
+    def command(self, name: str) -> SubmitApp:
+        """Its submission."""
+        submitted = SubmitApp(
+            app=name, company=self.company, user=self.user, tasks=self.cores, command=("true",), cores=self.cores
+        )
+        own = replace(submitted, executor_cores=min(self.cores, 4), executor_memory_mb=512, max_runtime_s=self.limit_s)
+        if self.driver:
+            own = replace(own, driver=True, driver_cores=1, driver_memory_mb=512, tasks=None)
+        return replace(own, begin=self.begin_s * 1000) if self.begin_s else own
+
+
+APPS = st.lists(
+    st.builds(
+        Wanted,
+        company=st.sampled_from("ab"),
+        user=st.sampled_from("uv"),
+        cores=st.sampled_from([1, 2, 4, 8]),
+        limit_s=st.sampled_from([20, 50, 90, 200]),
+        begin_s=st.sampled_from([0, 0, 0, 60]),
+        driver=st.sampled_from([False, False, False, True]),
+        needs=st.integers(10, 99),
+    ),
+    min_size=2,
+    max_size=9,
+)
+OFFERS = st.lists(st.sampled_from([4, 8, 16]), min_size=1, max_size=3)
+
+
+class Running:
+    """A cluster whose apps need all of their limits, or a part of them, and whose workers do as they are told."""
+
+    def __init__(self, offers: list[int], apps: list[Wanted], *, whole: bool) -> None:
+        cluster = Cluster({"reclaim_patience_s": 30, "min_runtime_s": 0, "kill_grace_s": 5}, each_event=False)
+        self.state, self.whole = cluster.state, whole
+        self.wanted = {f"x{number}": app for number, app in enumerate(apps)}
+        self.starts: dict[str, int] = {}
+        self.gone: dict[str, int] = {}
+        cluster.turn(*[RegisterCompany(company=name, borrow=True) for name in "ab"])
+        cluster.turn(*[worker(f"w{number}", cores) for number, cores in enumerate(offers)])
+        for name, app in self.wanted.items():
+            self.turn(self.state.at, app.command(name))
+
+    def turn(self, at: int, *commands: Command) -> None:
+        """A turn at that time (ms), and the reports of what it started."""
+        turn = Turn(self.state, at)
+        for command in commands:
+            turn.take(command)
+        turn.settle()
+        check(self.state)
+        events: list[Event] = [entry.event for entry in turn.entries]
+        for event in events:
+            if isinstance(event, ExecutorAllocated | DriverAllocated):
+                self.starts.setdefault(event.app, at)
+        up = [StartedExecutor(executor=event.executor) for event in events if isinstance(event, ExecutorAllocated)]
+        for app in self.state.apps.values():
+            for held in app.allocations():
+                if held.status != "stopping":
+                    self.gone.pop(held.id, None)
+                else:
+                    due = held.deadline if held.claim and app.goes_on else at
+                    self.gone[held.id] = min(self.gone.get(held.id, NEVER), due + 5_000)
+        if up:
+            self.turn(at, *up)
+
+    def run(self) -> None:
+        """Let time pass until nothing is left."""
+        for _ in count():
+            ends = {
+                name: app.running_since + self.wanted[name].limit_s * self.wanted[name].needs * 10
+                for name, app in self.state.apps.items()
+                if not self.whole and app.running_since is not None and not app.over
+            }
+            timer = self.state.timers.next(self.state.at)
+            at = min([*ends.values(), *self.gone.values(), NEVER if timer is None else timer], default=NEVER)
+            if at == NEVER:
+                return
+            at = max(at, self.state.at)
+            commands: list[Command] = []
+            for held in [held for held, due in self.gone.items() if due <= at]:
+                del self.gone[held]
+                if held in self.state.executors:
+                    commands.append(EndedExecutor(executor=held, reason="killed"))
+                elif held in self.state.drivers:
+                    commands.append(EndedDriver(driver=held, reason="killed"))
+            for name in [name for name, due in ends.items() if due <= at]:
+                app = self.state.apps[name]
+                left = [one for one in app.executors if one not in {getattr(c, "executor", "") for c in commands}]
+                commands += [EndedExecutor(executor=one, reason="exited", exit_code=0, done=True) for one in left]
+                if app.driver is not None:
+                    commands.append(EndedDriver(driver=app.driver.id, reason="exited", exit_code=0))
+                else:
+                    commands.append(EndApp(app=name, reason="finished"))
+            self.turn(at, *commands)
+
+
+def estimated(offers: list[int], apps: list[Wanted], *, whole: bool) -> tuple[Running, dict[str, Estimate]]:
+    """A cluster that has run to its end, and what was estimated of each app that waited at the beginning."""
+    running = Running(offers, apps, whole=whole)
+    found = forecast(running.state, running.state.at)
+    running.run()
+    return running, found
+
+
+@given(OFFERS, APPS)
+@examples(60)
+def test_no_app_starts_after_its_latest_start_where_all_need_their_limits(
+    offers: list[int], apps: list[Wanted]
+) -> None:
+    running, found = estimated(offers, apps, whole=True)
+    for app, (earliest, likely, latest, why) in found.items():
+        if latest is None or earliest is None or likely is None:
+            assert why
+            assert latest is None
+            continue
+        assert earliest <= running.starts[app] <= latest, f"{app} started at {running.starts[app]} of {found[app]}"
+        assert earliest <= likely <= latest
+        assert not why
+
+
+@given(OFFERS, APPS)
+@examples(60)
+def test_no_app_starts_before_its_earliest_start_however_soon_others_end(offers: list[int], apps: list[Wanted]) -> None:
+    running, found = estimated(offers, apps, whole=False)
+    for app, estimate in found.items():
+        if app in running.starts:
+            assert estimate.earliest is not None
+            assert estimate.earliest <= running.starts[app]
+
+
+def test_of_apps_with_limits_every_one_that_can_start_has_a_latest_start() -> None:
+    apps = [Wanted("ab"[n % 2], "u", 8, 50, 0, driver=False, needs=50) for n in range(6)]
+    running, found = estimated([16], apps, whole=True)
+    assert len(found) == 4
+    assert all(each.latest is not None for each in found.values())
+    assert resources(running) == Resources(0, 0)
+
+
+def resources(running: Running) -> Resources:
+    """What is granted in the end."""
+    return sum([one.offer - one.free for one in running.state.workers.values()], Resources(0, 0))

@@ -1,0 +1,169 @@
+"""When apps that wait may start, on clusters where that is known (docs/estimates.md)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from scheduler.model.commands import (
+    Command,
+    EndApp,
+    EndedExecutor,
+    HoldApp,
+    RegisterCompany,
+    RegisterWorker,
+    StartedExecutor,
+    SubmitApp,
+)
+from scheduler.model.sender import NOBODY
+from tests.property.given import Cluster
+from tests.unit.recorded import facts
+from witness import forecast as forecasts
+from witness.explain import explain
+from witness.forecast import Estimate, forecast
+from witness.plan import plan
+
+if TYPE_CHECKING:
+    import pytest
+
+GRACE_MS = 30_000
+
+
+def submit(app: str, company: str = "a", cores: int = 16, user: str = "u", limit_s: int | None = None) -> SubmitApp:
+    """An app in one executor."""
+    submitted = SubmitApp(app=app, company=company, user=user, tasks=1, command=("true",), cores=cores)
+    return replace(submitted, executor_cores=cores, executor_memory_mb=1024, max_runtime_s=limit_s)
+
+
+def played(*commands: Command, workers: int = 1) -> Cluster:
+    """Two companies on workers of 16 cores; a turn a second."""
+    settings: dict[str, object] = {"reclaim_patience_s": 60, "min_runtime_s": 0, "kill_grace_s": GRACE_MS // 1000}
+    cluster = Cluster(settings)
+    begin: list[Command] = [
+        RegisterCompany(company="a", borrow=True),
+        RegisterCompany(company="b", borrow=True),
+        *[RegisterWorker(worker=f"w{n}", node="n", host=f"h{n}", cores=16, memory_mb=65536) for n in range(workers)],
+    ]
+    for command in (*begin, *commands):
+        cluster.turn(command)
+    return cluster
+
+
+def of(cluster: Cluster, app: str) -> Estimate:
+    """The estimate of the app now."""
+    before = cluster.state.digest()
+    found = forecast(cluster.state, cluster.state.at)[app]
+    assert cluster.state.digest() == before, "a forecast changed the state"
+    return found
+
+
+def ran(app: str, seconds: int, *more: Command) -> Cluster:
+    """An app has run for so long, then more came, a turn a second."""
+    cluster = played(submit(app))
+    cluster.turn(*over(app), after_s=seconds)
+    for command in more:
+        cluster.turn(command)
+    return cluster
+
+
+def over(app: str) -> list[Command]:
+    """The end of an app."""
+    return [EndedExecutor(executor=f"{app}.0", reason="exited", exit_code=0, done=True), EndApp(app, "finished")]
+
+
+def test_an_app_behind_one_with_a_limit_starts_when_that_is_over_at_the_latest() -> None:
+    cluster = played(submit("x", limit_s=600), StartedExecutor(executor="x.0"), submit("y"))
+    began, now = cluster.state.at - 1000, cluster.state.at
+    latest = began + 600_000 + GRACE_MS
+    assert of(cluster, "y") == Estimate(now, began + 600_001, latest)
+
+
+def test_limits_of_those_that_go_first_are_added_up() -> None:
+    cluster = played(submit("x", limit_s=600), submit("y", limit_s=100), submit("z"))
+    now = cluster.state.at  # neither has reported that it runs, so both may have all of their time left
+    assert of(cluster, "z").latest == now + 700_000 + 2 * GRACE_MS
+
+
+def test_without_any_limit_an_entitled_app_starts_by_its_date() -> None:
+    cluster = played(submit("x", "a"), submit("y", "b", 8))
+    began = cluster.state.at
+    found = of(cluster, "y")
+    assert found.latest == began + 60_000 + GRACE_MS
+    assert found.likely == began + 60_000
+
+
+def test_where_nothing_ends_it_there_is_no_latest_start_and_it_is_said_why() -> None:
+    cluster = played(submit("x"), submit("y"))
+    why = "1 app that runs has no maximum runtime, and no rule takes from others what it waits for"
+    assert of(cluster, "y") == Estimate(cluster.state.at, None, None, why)
+
+
+def test_apps_that_have_ended_tell_when_the_next_one_probably_does() -> None:
+    cluster = ran("x", 100, submit("y"), submit("z"))
+    began = cluster.state.at - 1000
+    found = of(cluster, "z")
+    assert found.latest is None
+    assert found.likely == began + 100_000
+
+
+def test_an_app_that_has_run_longer_than_usual_lasts_as_long_again() -> None:
+    cluster = ran("x", 10, submit("y"))
+    began = cluster.state.at
+    cluster.turn(submit("z"), after_s=50)
+    assert of(cluster, "z").likely == began + 100_000
+
+
+def test_what_is_usual_ends_no_later_than_the_limit() -> None:
+    cluster = ran("x", 100, submit("y", limit_s=50), StartedExecutor(executor="y.0"), submit("z"))
+    found = of(cluster, "z")
+    assert found.latest == cluster.state.at - 1000 + 50_000 + GRACE_MS
+    assert found.likely == cluster.state.at - 1000 + 50_000 + 1
+
+
+def test_an_app_on_hold_has_no_start_and_neither_has_one_that_waits_for_it() -> None:
+    waits = replace(submit("y"), after={"ok": ("x",)})
+    cluster = played(submit("z"), submit("x"), HoldApp(app="x"), waits)
+    said = "it is on hold; `fairlog release x` ends that"
+    assert of(cluster, "x") == of(cluster, "y") == Estimate(None, None, None, said)
+
+
+def test_an_app_starts_not_before_its_begin_nor_that_of_one_that_it_waits_for() -> None:
+    begin = 7_200_000
+    cluster = played(replace(submit("x", limit_s=60), begin=begin), replace(submit("y"), after={"any": ("x",)}))
+    assert of(cluster, "x") == Estimate(begin, begin, begin)
+    assert of(cluster, "y") == Estimate(begin, begin + 60_001, begin + 60_000 + GRACE_MS)
+
+
+def test_an_app_without_a_worker_has_no_start() -> None:
+    cluster = played(submit("x"), workers=0)
+    assert of(cluster, "x") == Estimate(None, None, None, "no worker is live")
+
+
+def test_what_runs_or_has_ended_has_no_estimate() -> None:
+    cluster = ran("x", 1, submit("y"))
+    assert forecast(cluster.state, cluster.state.at) == {}
+
+
+def test_a_course_that_is_cut_off_says_up_to_when_it_went(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forecasts, "MOST_TURNS", 2)
+    cluster = played(*[submit(f"x{n}", limit_s=600) for n in range(5)])
+    found = of(cluster, "x4")
+    assert found.latest is None
+    assert found.why.startswith("not before 1970-01-01")
+
+
+def test_explain_and_plan_tell_the_estimate() -> None:
+    cluster = played(submit("x", limit_s=600), submit("y"))
+    told = explain(facts(cluster), "y")["estimate"]
+    assert told == of(cluster, "y")._asdict()
+    assert explain(facts(cluster), "x")["estimate"] is None
+    planned = plan(cluster.state, submit("z"), NOBODY, cluster.state.at)["estimate"]
+    assert planned["latest"] is None
+    assert planned["why"]
+
+
+def test_a_plan_that_starts_starts_now() -> None:
+    cluster = played()
+    now = cluster.state.at + 5
+    assert plan(cluster.state, submit("x"), NOBODY, now)["estimate"] == Estimate(now, now, now)._asdict()

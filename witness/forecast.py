@@ -1,0 +1,303 @@
+"""When apps that wait may start: what would come if nothing else came (docs/estimates.md).
+
+Two courses go on from a copy of the state in virtual time, by the turns of the scheduler itself. In the late one,
+everything lasts as long as it may; in the likely one, apps end when they usually do.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
+
+from recovery.replay.bounds import moment
+from recovery.replay.rebuild import unhindered
+from scheduler.model.commands import EndApp, EndedDriver, EndedExecutor, StartedExecutor
+from scheduler.model.errors import CommandRejected
+from scheduler.model.events import DriverAllocated, ExecutorAllocated
+from scheduler.model.sender import ASSUMED
+from scheduler.rules.simulate import NEVER
+from scheduler.rules.snapshot_records import lines, restored
+from scheduler.rules.turn import Turn
+from witness.pending_reasons import waits_for
+
+if TYPE_CHECKING:
+    from scheduler.model.commands import Command
+    from scheduler.rules.entities import Allocation, App
+    from scheduler.rules.state import ClusterState
+
+MOST_TURNS = 1_000
+"""The most turns of a course."""
+WITHIN_S = 2.0
+"""How long a course may take to work out."""
+LAST = 2
+"""The usual runtime of a user's apps is the mean of so many that ended last (Tsafrir, Etsion and Feitelson 2007)."""
+LOOKED_AT = 1_000
+"""Of so many apps that ended last the runtimes are known."""
+_WITHOUT_END = frozenset({"hold", "no-live-worker", "no-worker-large-enough", "limit"})
+"""Causes of waiting that only somebody's act ends."""
+
+Runs = Callable[["App", int, int], int]
+"""When (ms) an app ends that began at one time (ms), as one knows at another."""
+
+
+class Estimate(NamedTuple):
+    """When (ms) an app gets its first executor or its driver: no sooner, probably, and at the latest.
+
+    None = there is no such time; `why` says what keeps it from having one, and is "" if it has all three.
+    """
+
+    earliest: int | None
+    likely: int | None
+    latest: int | None
+    why: str = ""
+
+
+def waiting(state: ClusterState) -> Iterator[App]:
+    """The apps that have neither an executor nor a driver, and may still get one."""
+    for app in state.apps.values():
+        if app.ended is None and not app.over and not any(one.status != "stopping" for one in app.allocations()):
+            yield app
+
+
+def forecast(
+    state: ClusterState, at: int, apps: Collection[str] | None = None, *, within_s: float = WITHIN_S
+) -> dict[str, Estimate]:
+    """The estimates at `at` (ms) of those of these apps that wait, None = of all that do. The state stays as it is.
+
+    Each course takes at most `MOST_TURNS` turns and `within_s`.
+    """
+    meant = [app for app in waiting(state) if apps is None or app.id in apps]
+    if not meant:
+        return {}
+    at, names, known = max(at, state.at), [app.id for app in meant], list(lines(state))
+    with unhindered():
+        late = Course(restored(known), at, names)
+        late.run(within_s)
+        likely = Course(restored(known), at, names, usual_end(state))
+        likely.run(within_s)
+    first = _Earliest(state, at)
+    return {app.id: _estimate(app, first, late, likely) for app in meant}
+
+
+def _estimate(app: App, first: _Earliest, late: Course, likely: Course) -> Estimate:
+    earliest = first.of(app)
+    if earliest is None:
+        return Estimate(None, None, None, first.why_not(app))
+    latest, usual = late.starts.get(app.id), likely.starts.get(app.id)
+    if latest is not None:
+        usual = latest if usual is None else min(usual, latest)
+    return Estimate(earliest, usual, latest, "" if latest is not None else late.why_not(app.id))
+
+
+class _Earliest:
+    """Before when nothing can start the apps of a state at a time (ms).
+
+    What runs may end at any moment, so that is now, unless a rule names a time: the begin of the app (J4), that of one
+    that it waits for (J1), or the next try of its driver (D3).
+    """
+
+    def __init__(self, state: ClusterState, at: int) -> None:
+        self._state, self._at = state, at
+        self._known: dict[str, int | None] = {}
+
+    def of(self, app: App) -> int | None:
+        """The time (ms); None if somebody has to do something first."""
+        line, seen = [app], {app.id}
+        for one in line:  # all that it waits for
+            for name in one.awaits:
+                if name in self._state.apps and name not in seen:
+                    seen.add(name)
+                    line.append(self._state.apps[name])
+        for one in sorted(line, key=lambda one: one.submitted):  # an app waits for earlier ones only
+            if one.id not in self._known:
+                self._known[one.id] = self._alone(one)
+        return self._known[app.id]
+
+    def _alone(self, app: App) -> int | None:
+        """The time of the app, once those of the apps that it waits for are known."""
+        wait = waits_for(self._state, app)
+        if wait is not None and wait.cause in _WITHOUT_END:
+            return None
+        due = max(self._at, app.not_before, app.tries.driver_after)
+        for name in app.awaits:
+            before = self._known.get(name, self._at)
+            if before is None:
+                return None
+            due = max(due, before)
+        return due
+
+    def why_not(self, app: App) -> str:
+        """What keeps the app, or one that it waits for, from starting by itself."""
+        while (wait := waits_for(self._state, app)) is not None and wait.cause not in _WITHOUT_END:
+            held = [name for name in app.awaits if self._known.get(name, 0) is None]
+            if not held:
+                break
+            app = self._state.apps[held[0]]
+        return "" if wait is None else wait.tell()[0]
+
+
+def usual_end(state: ClusterState) -> Runs:
+    """When apps end that last as long as the last ones of their user did, or of all users if that one has none.
+
+    One that has run longer lasts as long again. The runtime of an app is what it was granted over what it requested.
+    """
+    by_user: dict[tuple[str, str], list[int]] = {}
+    for name in islice(reversed(state.ended), LOOKED_AT):
+        app = state.apps[name]
+        if app.spent.core_ms and app.requested.cores:
+            by_user.setdefault((app.spec.company, app.spec.user), []).append(app.spent.core_ms // app.requested.cores)
+    usual = {user: sum(found[:LAST]) // len(found[:LAST]) for user, found in by_user.items()}
+    every = [ran for found in by_user.values() for ran in found]
+    of_all = sum(every) // len(every) if every else NEVER
+
+    def runs(app: App, began: int, at: int) -> int:
+        lasts, ran = usual.get((app.spec.company, app.spec.user), of_all), at - began
+        return NEVER if lasts == NEVER else began + max(1, lasts if lasts > ran else 2 * ran)
+
+    return runs
+
+
+def never(_: App, __: int, ___: int) -> int:
+    """Of apps that end only when they must."""
+    return NEVER
+
+
+class Course:
+    """A state that goes on without further inputs until these apps have started.
+
+    Every app has what it may run for (semantics X) and ends before if `runs` says so; who is told to leave or to stop
+    does when it must, and at once in a course with `runs`. It changes the state.
+    """
+
+    def __init__(self, state: ClusterState, at: int, apps: Collection[str], runs: Runs = never) -> None:
+        self.state, self.at = state, at
+        self.starts: dict[str, int] = {}
+        """App -> when (ms) it was granted something."""
+        self._left, self._runs, self._prompt = dict.fromkeys(apps), runs, runs is not never
+        self._stops: dict[str, int] = {}
+        """Executor or driver that was told to stop -> when (ms) it is gone."""
+        self._ends: dict[str, int] = {}
+        """App -> when (ms) its work is done."""
+        self._cut = ""
+        self._turns = 0
+
+    def run(self, within_s: float = WITHIN_S) -> None:
+        """Go on until all have started, nothing is due any more, or the bounds are reached."""
+        deadline_s = time.monotonic() + within_s
+        reports = Turn(self.state, self.at)
+        for executor in list(self.state.executors.values()):
+            if not executor.started and executor.status != "stopping":
+                self._take(reports, StartedExecutor(executor=executor.id))
+        for app in self.state.apps.values():
+            self._follow(app, self.at)
+        self._turn(self.at)
+        while self._left:
+            due = min([*self._stops.values(), *self._ends.values()], default=NEVER)
+            timer = self.state.timers.next(self.at)
+            due = due if timer is None else min(due, timer)
+            if due >= NEVER:
+                return
+            if self._turns == MOST_TURNS or time.monotonic() > deadline_s:
+                self._cut = (
+                    f"not before {moment(self.at)}, up to which {self._turns} ends and other times were looked at"
+                )
+                return
+            self._turn(due)
+
+    def _turn(self, at: int) -> None:
+        """What ends at `at` (ms), and the turn that follows."""
+        self.at = at
+        self._turns += 1
+        turn = Turn(self.state, at)
+        timed = self.state.timers.any_due(at)
+        self._end_due(turn)
+        turn.settle(due=timed)
+        self._heed(turn)
+
+    def _end_due(self, turn: Turn) -> None:
+        """What was told to stop is gone, and apps end whose work is done."""
+        for name in [name for name, due in self._stops.items() if due <= turn.at]:
+            del self._stops[name]
+            if name in self.state.executors:
+                self._take(turn, EndedExecutor(executor=name, reason="killed"))
+            elif name in self.state.drivers:
+                self._take(turn, EndedDriver(driver=name, reason="killed"))
+        for name in [name for name, due in self._ends.items() if due <= turn.at]:
+            del self._ends[name]
+            if name in self.state.apps:
+                self._finish(turn, self.state.apps[name])
+
+    def _heed(self, turn: Turn) -> None:
+        """Workers start what was granted; note who started, and when what of their apps ends."""
+        touched: dict[str, None] = {}
+        for event, _ in list(turn.entries):
+            if isinstance(name := getattr(event, "app", None), str):
+                touched[name] = None
+            if isinstance(event, ExecutorAllocated | DriverAllocated) and event.app in self._left:
+                del self._left[event.app]
+                self.starts[event.app] = turn.at
+        for event, _ in list(turn.entries):
+            if isinstance(event, ExecutorAllocated):
+                self._take(turn, StartedExecutor(executor=event.executor))
+        for name in touched:
+            app = self.state.apps.get(name)
+            if app is None or app.ended is not None:
+                self._left.pop(name, None)
+                self._ends.pop(name, None)
+            if app is not None:
+                self._follow(app, turn.at)
+
+    @staticmethod
+    def _take(turn: Turn, command: Command) -> None:
+        with suppress(CommandRejected):  # a worker that speaks of what is gone
+            turn.take(command, by=ASSUMED)
+
+    def _follow(self, app: App, at: int) -> None:
+        """Note when the app ends, and what of it was told to stop."""
+        held = app.allocations()
+        for one in held:
+            if one.status == "stopping":
+                self._stops[one.id] = min(self._stops.get(one.id, NEVER), self._gone_at(app, one, at))
+            else:
+                self._stops.pop(one.id, None)
+        if app.over or app.ended is not None or not held:
+            self._ends.pop(app.id, None)
+        elif app.id not in self._ends:
+            self._ends[app.id] = max(at + 1, self._runs(app, min([one.granted_at for one in held]), at))
+
+    def _gone_at(self, app: App, one: Allocation, at: int) -> int:
+        """When (ms) an executor or a driver is gone that was told to stop by `at` (ms) (semantics H7, G5, X2)."""
+        if one.claim and app.goes_on:
+            if not one.firm:
+                return NEVER  # it leaves with its tasks
+            grace_ms = 0 if self._prompt else 1000 * self.state.settings.kill_grace_s
+            return max(at + 1, one.deadline + grace_ms)
+        grace_s = self.state.settings.kill_grace_s if app.spec.grace_s is None or app.expired_at else app.spec.grace_s
+        return at + (1 if self._prompt else max(1, 1000 * grace_s))
+
+    def _finish(self, turn: Turn, app: App) -> None:
+        """End what the app has, and the app."""
+        for executor in list(app.executors.values()):
+            done = EndedExecutor(executor=executor.id, reason="exited", exit_code=0, done=True)
+            self._take(turn, done)
+        if app.driver is not None:
+            self._take(turn, EndedDriver(driver=app.driver.id, reason="exited", exit_code=0))
+        elif app.ended is None and app.spec.driver is None:
+            self._take(turn, EndApp(app=app.id, reason="finished"))
+
+    def why_not(self, name: str) -> str:
+        """Why the app has not started in this course."""
+        if self._cut:
+            return self._cut
+        app = self.state.apps.get(name)
+        wait = None if app is None or app.ended is not None else waits_for(self.state, app)
+        if wait is None or app is None:
+            return "it is removed before it starts"
+        endless = [one for one in self.state.apps.values() if one.max_runtime_s is None and one.allocations()]
+        if not endless:
+            return wait.tell()[0]
+        count = "1 app that runs has" if len(endless) == 1 else f"{len(endless)} apps that run have"
+        return f"{count} no maximum runtime, and no rule takes from others what it waits for"
