@@ -74,15 +74,15 @@ def forecast(
         return {}
     at, names, known = max(at, state.at), [app.id for app in meant], list(lines(state))
     with unhindered():
-        late = Course(restored(known), at, names)
+        late = VirtualCourse(restored(known), at, names)
         late.run(within_s)
-        likely = Course(restored(known), at, names, usual_end(state))
+        likely = VirtualCourse(restored(known), at, names, usual_end(state))
         likely.run(within_s)
     first = _Earliest(state, at)
     return {app.id: _estimate(app, first, late, likely) for app in meant}
 
 
-def _estimate(app: App, first: _Earliest, late: Course, likely: Course) -> Estimate:
+def _estimate(app: App, first: _Earliest, late: VirtualCourse, likely: VirtualCourse) -> Estimate:
     earliest = first.of(app)
     if earliest is None:
         return Estimate(None, None, None, first.why_not(app))
@@ -165,7 +165,7 @@ def never(_: App, __: int, ___: int) -> int:
     return NEVER
 
 
-class Course:
+class VirtualCourse:
     """A state that goes on without further inputs until these apps have started.
 
     Every app has what it may run for (semantics X) and ends before if `runs` says so; who is told to leave or to stop

@@ -19,6 +19,7 @@ VIEWS = {
     "settings": "/v1/settings",
     "edition": "/v1/edition",
     "cluster": "/v1/cluster",
+    "estimates": "/v1/estimates",
     "demand": "/v1/demand",
 }
 """View (`scheduler.rules.views`) -> the path at which it is asked for."""

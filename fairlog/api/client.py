@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from base64 import b64decode
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 from urllib.parse import quote
@@ -36,8 +36,6 @@ NOTE_S = 2.0
 """After so long without a server that can answer, whoever asked is told why."""
 LATER_S = 2.0
 """How much longer than a server waits for a master the client waits for the server."""
-FEW = 100
-"""Of so many apps a question names each."""
 T = TypeVar("T")
 
 
@@ -396,12 +394,6 @@ class ApiClient(Base):
         """Why the app waits, or was admitted and placed as it was, from the log; `audited`: and what an audit says."""
         more = {"audited": "true"} if audited else {}
         said: dict[str, Any] = self.read(f"/v1/apps/{quote(app, safe='')}/explain", fresh="true", **more)
-        return said
-
-    def estimates(self, apps: Collection[str] = ()) -> dict[str, Any]:
-        """When these apps may start, those that wait; of none or many, all that the caller may see."""
-        more = {"ids": ",".join(apps)} if 0 < len(apps) <= FEW else {}
-        said: dict[str, Any] = self.read("/v1/estimates", fresh="true", **more)
         return said
 
     def link(self) -> str:

@@ -23,8 +23,8 @@ import msgspec
 from msgspec import Raw
 from redis.exceptions import RedisError
 
+from fairlog.api.estimates import errors_of_the_past, given, listed
 from fairlog.api.questions import MAX_ADDED, OtherRules
-from fairlog.watch.estimates import errors_of_the_past, given, listed
 from recovery.archive.archive import open_log
 from recovery.replay.bounds import Bound
 from recovery.replay.rebuild import rebuild, unhindered
@@ -183,8 +183,10 @@ def explain(source: LogSource, app: str, *, submitted: int = 1, audited: bool = 
     return {"verdict": source.checked.verdict(source.to), **story} if audited else story
 
 
-def estimates(source: LogSource, apps: list[str]) -> object:
+def estimates(source: LogSource, apps: list[str], *, past: bool) -> object:
     """When these apps may start, those that wait, and how far earlier estimates were from what came."""
+    if past:
+        return listed(None, 0, source.forecasts.of(apps, source.to, 0))
     now = source.now()
     return listed(source.log, now, source.forecasts.of(apps, source.to, now))
 

@@ -133,8 +133,10 @@ class LogReads:
         self._sender.refuse_early(who, rules)
         return self._from_log("plan", whole=False, command=to_builtins(rules), by=to_builtins(who))
 
-    def estimates(self, who: By, *, ids: str = "") -> Viewed:
+    def estimates(self, who: By, *, ids: str = "", at: int | None = None) -> Viewed:
         """When apps that `who` may see may start: of those that wait, of all or of these ids or numbers.
+
+        At a position `at`, when they might have by what was known then.
 
         Raises: NotReady.
         """
@@ -145,7 +147,8 @@ class LogReads:
             may, meant = shown(state), Among(named).of(state)
             return [app.id for app in waiting(state) if meant(app) and may(app)]
 
-        return self._from_log("estimates", whole=False, apps=self.replica.read(find)[1])
+        apps = self.replica.read(find, at=at)[1]
+        return self._from_log("estimates", to=at, whole=False, apps=apps, past=at is not None)
 
     def timeline(self, who: By, app: str, *, to: int) -> Viewed:
         """The life of an app up to log position `to`. Raises: UnknownApp, NotAllowed, TooLong, NotReady."""

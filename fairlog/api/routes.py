@@ -656,7 +656,7 @@ ROUTES: tuple[Route, ...] = (
         "read",
         "When apps that wait may start, and how far earlier estimates were from what came.",
         "value",
-        params=(Param("ids", _LIST, "Only apps of these ids or numbers, separated by commas."), _FRESH),
+        params=(Param("ids", _LIST, "Only apps of these ids or numbers, separated by commas."), _AT, _FRESH),
         shows=answers.Estimates,
         handler=lambda door: door.handlers.log.estimates,
         long=True,

@@ -212,9 +212,6 @@ def _checked(wanted: AppFilter, columns: Columns) -> tuple[AppFilter, Columns]:
 
 def show_apps(source: Source, wanted: AppFilter, columns: Columns, *, as_json: bool) -> None:
     """Print the apps, or show them again and again."""
-    asked = {*columns.names, (columns.sort or "").lstrip("-")} & ESTIMATED
-    if asked and (source.past or wanted.ended):
-        raise click.UsageError(f"the column {min(asked)} is about apps that wait now; leave out --ended, --at and FILE")
     if columns.watch:
         if as_json or source.past or wanted.ended:
             raise click.UsageError("--watch shows the present in a table; leave out --json, --ended, --at and FILE")
@@ -293,8 +290,8 @@ def _ended(source: Source, wanted: AppFilter) -> list[dict[str, Any]]:
 
 def _estimate(source: Source, records: Sequence[dict[str, Any]]) -> None:
     """Add when each app that waits probably starts, and when at the latest (docs/estimates.md)."""
-    wait = [app["app"] for app in records if app["state"] in ("pending", "waiting")]
-    told = source.session.estimates(wait)["estimates"] if wait else []
+    wait = any(app["state"] in ("pending", "waiting") for app in records)
+    told = source.ask("estimates")["estimates"] if wait else []
     found = {each["app"]: each for each in told}
     for app in records:
         if (each := found.get(app["app"])) is not None:

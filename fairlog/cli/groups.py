@@ -145,7 +145,7 @@ NOT_HERE = {
     "qos": "companies have quotas, and users have limits",
     "quiet": "the id alone is printed, and nothing by a verb that has nothing to say",
     "signal": "`fairlog signal APP SIGNAL` sends a signal",
-    "start": "nobody knows when an app starts; `fairlog explain APP` tells for what it waits",
+    "start": "`-o app,starts,starts-by` shows when apps may start",
     "test-only": "`fairlog submit --plan` tells whether and where an app would start",
     "unbuffered": "output is printed as it comes",
     "wait": "the end is waited for in any case",

@@ -16,7 +16,6 @@ from fairlog.cli.failures import Unconfirmed, UnknownCluster
 from fairlog.cli.render import say
 from fairlog.local.running import keyring_for
 from fairlog.visiting import check_may_visit, place_of
-from fairlog.watch.estimates import errors_of_the_past, listed
 from recovery.archive.archive import open_log
 from recovery.failover.follower import Reader
 from recovery.failover.lease import Member, members
@@ -35,7 +34,7 @@ from scheduler.store.transient import LaneFull, in_words, is_there, passes
 from scheduler.store.visits import Visits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Iterable
 
     from redis import Redis
 
@@ -133,17 +132,7 @@ class Road:
         from witness.plan import plan  # noqa: PLC0415 (slow to import)
 
         self.check()
-        found = plan(rebuild(self.log)[0], command, self.client.by, self.now_ms())
-        if found["estimate"] is not None:
-            found["estimate"]["errors"] = errors_of_the_past(self.log)
-        return found
-
-    def estimates(self, apps: Collection[str] = ()) -> dict[str, Any]:
-        """When these apps may start, those that wait; without any, all."""
-        from witness.forecast import forecast  # noqa: PLC0415 (as above)
-
-        state, now = rebuild(self.log)[0], self.now_ms()
-        return listed(self.log, now, forecast(state, now, apps or None))
+        return plan(rebuild(self.log)[0], command, self.client.by, self.now_ms())
 
     def event(self, seq: int) -> dict[str, Any] | None:
         """The event at that position of the log, as `fairlog log --json` prints it; None behind its end."""
@@ -209,6 +198,11 @@ class Road:
 
 def seen(state: ClusterState, view: str, arguments: dict[str, Any]) -> Any:  # noqa: ANN401 (JSON)
     """A view of the state as the API shows it: of apps, with the causes for which they wait. Raises: as `look`."""
+    if view == "estimates":
+        from witness.forecast import forecast  # noqa: PLC0415 (other views do without it)
+
+        found = forecast(state, state.at)
+        return {"estimates": [{"app": app, **each._asdict()} for app, each in found.items()], "errors": None}
     found = look(state, view, arguments)
     if view != "apps":
         return found

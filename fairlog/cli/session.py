@@ -35,7 +35,7 @@ from scheduler.model.sender import By, local
 from scheduler.service.program_log import masked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from redis import Redis
 
@@ -399,10 +399,6 @@ class Session:
     def plan(self, command: SubmitApp) -> dict[str, Any]:
         """What would become of the submission now (`witness.plan`). Raises: CommandRejected if it would be refused."""
         return self.road.plan(command) if self.api is None else self.api.plan(command)
-
-    def estimates(self, apps: Collection[str] = ()) -> dict[str, Any]:
-        """When these apps may start, those that wait; without any, all that the caller may see."""
-        return self.road.estimates(apps) if self.api is None else self.api.estimates(apps)
 
     def submission(self, seq: int, reason: str) -> SubmitApp | None:
         """The submission that the log has at that position; without its private part if that is withheld."""

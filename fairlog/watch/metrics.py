@@ -22,7 +22,7 @@ from scheduler.model.quota import Quota
 from scheduler.model.resources import Resources
 from scheduler.model.states import AppState, WorkerStatus
 from scheduler.rules.standings import NOWHERE, granted_live, standings
-from scheduler.store.estimates import Errors, errors
+from scheduler.store.estimates import ErrorsOfEstimates, errors
 from witness.fairness import Fairness, shortfall
 from witness.pending_reasons import waits_for
 
@@ -367,9 +367,9 @@ def of_tally(tally: Tally, done: Mapping[str, int]) -> Iterator[Metric]:
     yield histogram("fairlog_turn_events", "Events of a turn.", tally.turns())
 
 
-def of_estimates(known: Errors | None) -> Iterator[Metric]:
+def of_estimates(known: ErrorsOfEstimates | None) -> Iterator[Metric]:
     """How far estimates of starts were from what came."""
-    counted = Errors(0, 0, 0, 0) if known is None else known
+    counted = ErrorsOfEstimates(0, 0, 0, 0) if known is None else known
     yield _gauge("estimates_compared", "Estimates of starts that were compared with what came.", counted.number)
     yield _gauge("estimates_within", "Of these, how many starts were in the span that was told.", counted.within)
     if known is not None:

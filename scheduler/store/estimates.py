@@ -33,7 +33,7 @@ class Given(NamedTuple):
     latest: int | None
 
 
-class Errors(NamedTuple):
+class ErrorsOfEstimates(NamedTuple):
     """How far the last estimates were from what came: of so many, the median and the 90th percentile (ms).
 
     `within`: how many apps started between the earliest and the latest start that was told.
@@ -99,7 +99,7 @@ def compare(store: Redis, keys: Keys, began: Mapping[str, int], gone: Collection
         store.hdel(keys.estimates, *gone)
 
 
-def errors(store: Redis, keys: Keys) -> Errors | None:
+def errors(store: Redis, keys: Keys) -> ErrorsOfEstimates | None:
     """How far the last estimates were from what came; None if none was compared. Raises: redis-py's errors."""
     try:
         texts = cast("list[bytes]", store.lrange(keys.estimated, 0, -1))
@@ -120,7 +120,7 @@ def _told(text: bytes | None) -> list[Given]:
         return []
 
 
-def errors_of(compared: Collection[tuple[int, Given]]) -> Errors | None:
+def errors_of(compared: Collection[tuple[int, Given]]) -> ErrorsOfEstimates | None:
     """The errors of estimates whose apps started at that time (ms); None if there are none.
 
     The error is the time between the start and the likely one, or the latest one where no other was told.
@@ -135,7 +135,7 @@ def errors_of(compared: Collection[tuple[int, Given]]) -> Errors | None:
     if not found:
         return None
     found.sort()
-    return Errors(len(found), within, _rank(found, 50), _rank(found, 90))
+    return ErrorsOfEstimates(len(found), within, _rank(found, 50), _rank(found, 90))
 
 
 def _rank(ordered: list[int], percent: int) -> int:

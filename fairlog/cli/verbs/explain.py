@@ -70,10 +70,6 @@ def _read(source: Source, app: str) -> dict[str, Any]:
 
     audited = Audited(source)
     told = tell(render.counted(audited), app, now=source.now_ms)
-    if not source.past and source.session.api is None:
-        from fairlog.watch.estimates import given  # noqa: PLC0415 (likewise)
-
-        told["estimate"] = given(source.session.log, told["app"], told["at"], told["estimate"])
     return {"verdict": audited.verdict, **told}
 
 

@@ -40,13 +40,28 @@ import {
 
 const ROWS = 100;
 
+/** When it may start, and how far earlier estimates were off. */
+function estimated({ estimates: [{ earliest, likely, latest, why }], errors }) {
+  const said =
+    earliest === null
+      ? ["not by itself: ", name(why)]
+      : [
+          likely === null ? "" : ["probably at ", time(likely), ", "],
+          latest === null ? ["with no latest time: ", name(why)] : ["at ", time(latest), " at the latest"],
+        ];
+  const off = errors
+    ? ` Half of the last ${number(errors.number)} estimates were off by ${duration(errors.medianMs)} or less, 9 in 10 by ${duration(errors.p90Ms)}.`
+    : "";
+  return h("p", { class: "starts" }, h("strong", {}, "When it starts: "), said, ".", off);
+}
+
 export const app = {
   async load(context) {
     if (!context.query.id) throw new Problem(400, "BadRequest", "name an app, as in /app?id=report-7");
     const at = path("/v1/apps/", context.query.id);
     const card = await read(`${at}/card`, { reason: context.query.reason }, context);
     context.first({ card });
-    const [timeline, tasks] = await Promise.all([
+    const [timeline, tasks, starts] = await Promise.all([
       read(`${at}/timeline`, {}, context).catch(unlessGone),
       page.at === null && card.tasks
         ? ask(
@@ -58,12 +73,13 @@ export const app = {
             context,
           ).catch(unlessGone)
         : null,
+      card.waitsFor ? read("/v1/estimates", { ids: card.app }, context).catch(unlessGone) : null,
     ]);
     const output = page.at === null && context.query.task !== undefined ? await outputOf(at, context) : null;
-    return { card, timeline, tasks, output };
+    return { card, timeline, tasks, output, starts };
   },
   draw(value, context) {
-    const { card, timeline, tasks, output } = value;
+    const { card, timeline, tasks, output, starts } = value;
     const waits = card.waitsFor;
     const executors = paged([...(timeline?.executors || [])].reverse(), "/app", context.query, "executors", ROWS);
     const asked = paged([...(timeline?.asked || [])].reverse(), "/app", context.query, "asked", ROWS);
@@ -110,6 +126,7 @@ export const app = {
                   " has pending.",
                 )
               : null,
+            starts?.estimates?.length ? estimated(starts) : null,
             h("p", {}, h("strong", {}, "What would help: "), card.help),
           )
         : null,

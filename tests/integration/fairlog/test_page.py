@@ -245,6 +245,10 @@ def test_an_app_says_why_it_waits_and_what_would_help(page: Page, rig: Rig) -> N
     has(page.locator("nav [aria-current]"), "Apps")
     has(page.locator(".why"), "Rule H1")
     has(page.locator(".why"), "What would help: Wait until apps of its company end")
+    has(
+        page.locator(".starts"),
+        re.compile("When it starts: (probably at .*, )?(with no latest time: 1 app that runs has no|at )"),
+    )
     has(page.locator(".kinds"), "its company's quota is used up")
     assert page.get_by_role("img", name=re.compile(r"^Submitted .* Not admitted yet\.")).count() == 1
     page.get_by_text("In words").click()

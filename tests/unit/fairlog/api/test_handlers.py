@@ -476,7 +476,8 @@ def test_estimates_are_told_kept_and_compared_with_what_came(api: Handlers) -> N
         api.sender.send(ROOT, submission(app, user=user, cores=16, executor_cores=16, max_runtime_s=600))
     receipt = api.sender.send(ROOT, StartedExecutor(executor="a.0"))
     assert api.replica.wait_for(receipt.seq, HOPELESS_S)
-    told = value(api.log.estimates(ROOT))
+    before = api.log.estimates(ROOT)
+    told = value(before)
     assert ([each["app"] for each in told["estimates"]], told["errors"]) == (["b", "c"], None)
     b = told["estimates"][0]
     assert b["earliest"] < b["likely"] < b["latest"]
@@ -496,6 +497,8 @@ def test_estimates_are_told_kept_and_compared_with_what_came(api: Handlers) -> N
     compared = value(api.log.estimates(ROOT))["errors"]
     assert compared["number"] == compared["within"] == 1
     assert compared["medianMs"] == compared["p90Ms"] > 500_000
+    then = value(api.log.estimates(ROOT, at=before.seen.seq))
+    assert ([each["app"] for each in then["estimates"]], then["errors"]) == (["b", "c"], None)
     plan = value(api.log.plan(ROOT, submission("d", cores=16, executor_cores=16)))["estimate"]
     assert plan["errors"] == compared
     assert plan["latest"]

@@ -7,7 +7,7 @@ import pytest
 from redis.exceptions import NoPermissionError
 
 from scheduler.store import estimates as module
-from scheduler.store.estimates import Errors, Given, compare, errors, errors_of, keep, kept
+from scheduler.store.estimates import ErrorsOfEstimates, Given, compare, errors, errors_of, keep, kept
 from scheduler.store.keys import Keys
 
 KEYS = Keys("c")
@@ -22,10 +22,10 @@ def test_the_error_is_the_time_between_the_start_and_the_likely_one(store: faker
     assert errors(store, KEYS) is None
     keep(store, KEYS, {"a": Given(0, 0, 100_000, 200_000), "b": Given(0, 0, None, 50_000)})
     compare(store, KEYS, {"a": 130_000, "b": 60_000, "other": 1}, [])
-    assert errors(store, KEYS) == Errors(2, 1, 10_000, 30_000)
+    assert errors(store, KEYS) == ErrorsOfEstimates(2, 1, 10_000, 30_000)
     assert kept(store, KEYS) == []
     compare(store, KEYS, {"a": 130_000}, [])
-    assert errors(store, KEYS) == Errors(2, 1, 10_000, 30_000), "an estimate was compared twice"
+    assert errors(store, KEYS) == ErrorsOfEstimates(2, 1, 10_000, 30_000), "an estimate was compared twice"
 
 
 def test_what_tells_no_time_is_not_kept_nor_what_is_told_again_soon(store: fakeredis.FakeRedis) -> None:
@@ -35,7 +35,7 @@ def test_what_tells_no_time_is_not_kept_nor_what_is_told_again_soon(store: faker
         keep(store, KEYS, {"a": Given(at, 0, 100_000, None)})
     assert kept(store, KEYS) == ["a"]
     compare(store, KEYS, {"a": 100_000}, [])
-    assert errors(store, KEYS) == Errors(2, 2, 0, 0)
+    assert errors(store, KEYS) == ErrorsOfEstimates(2, 2, 0, 0)
 
 
 def test_of_an_app_and_of_all_a_bounded_number_is_kept(
@@ -49,7 +49,7 @@ def test_of_an_app_and_of_all_a_bounded_number_is_kept(
     assert kept(store, KEYS) == ["a", "b"]
     compare(store, KEYS, {"a": 0}, ["b"])
     assert kept(store, KEYS) == []
-    assert errors(store, KEYS) == Errors(2, 2, 3, 4)
+    assert errors(store, KEYS) == ErrorsOfEstimates(2, 2, 3, 4)
 
 
 def test_what_cannot_be_read_counts_as_nothing(store: fakeredis.FakeRedis) -> None:
@@ -73,5 +73,5 @@ def test_a_user_of_the_store_who_may_not_keep_them_tells_them_all_the_same(
 
 
 def test_percentiles_are_by_nearest_rank() -> None:
-    assert errors_of([(number, Given(0, 0, 0, None)) for number in range(1, 12)]) == Errors(11, 11, 6, 10)
+    assert errors_of([(number, Given(0, 0, 0, None)) for number in range(1, 12)]) == ErrorsOfEstimates(11, 11, 6, 10)
     assert errors_of([(5, Given(0, 6, None, None))]) is None

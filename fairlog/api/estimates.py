@@ -36,9 +36,13 @@ def given(log: EventLog, app: str, at: int, estimate: dict[str, Any] | None) -> 
     return {**estimate, "errors": errors_of_the_past(log)}
 
 
-def listed(log: EventLog, at: int, found: Mapping[str, Estimate]) -> dict[str, Any]:
-    """The estimates that are told of these apps at `at` (ms). Raises: redis-py's errors."""
-    some = list(found.items())[:MOST_KEPT]
-    keep(log.store, log.keys, {app: Given(at, *each[:3]) for app, each in some})
+def listed(log: EventLog | None, at: int, found: Mapping[str, Estimate]) -> dict[str, Any]:
+    """The estimates that are told of these apps at `at` (ms), which are kept in the log's store if it is given.
+
+    Raises: redis-py's errors.
+    """
+    if log is not None:
+        some = list(found.items())[:MOST_KEPT]
+        keep(log.store, log.keys, {app: Given(at, *each[:3]) for app, each in some})
     told = [{"app": app, **each._asdict()} for app, each in found.items()]
-    return {"estimates": told, "errors": errors_of_the_past(log)}
+    return {"estimates": told, "errors": None if log is None else errors_of_the_past(log)}
