@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -39,8 +40,8 @@ LOOKED_AT = 1_000
 _WITHOUT_END = frozenset({"hold", "no-live-worker", "no-worker-large-enough", "limit"})
 """Causes of waiting that only somebody's act ends."""
 
-Runs = Callable[["App", int, int], int]
-"""When (ms) an app ends that began at one time (ms), as one knows at another."""
+Work = Callable[["App", int], int]
+"""After how many core-ms in all an app ends that was granted so many, as one knows then."""
 
 
 class Estimate(NamedTuple):
@@ -76,7 +77,7 @@ def forecast(
     with unhindered():
         late = VirtualCourse(restored(known), at, names)
         late.run(within_s)
-        likely = VirtualCourse(restored(known), at, names, usual_end(state))
+        likely = VirtualCourse(restored(known), at, names, usual_work(state), prompt=True)
         likely.run(within_s)
     first = _Earliest(state, at)
     return {app.id: _estimate(app, first, late, likely) for app in meant}
@@ -139,10 +140,10 @@ class _Earliest:
         return "" if wait is None else wait.tell()[0]
 
 
-def usual_end(state: ClusterState) -> Runs:
-    """When apps end that last as long as the last ones of their user did, or of all users if that one has none.
+def usual_work(state: ClusterState) -> Work:
+    """The work of apps that need as much as the last ones of their user did, or as those of all users if it has none.
 
-    One that has run longer lasts as long again. The runtime of an app is what it was granted over what it requested.
+    One that was granted more needs as much again. Work is what was granted over the cores that were requested.
     """
     by_user: dict[tuple[str, str], list[int]] = {}
     for name in islice(reversed(state.ended), LOOKED_AT):
@@ -153,34 +154,47 @@ def usual_end(state: ClusterState) -> Runs:
     every = [ran for found in by_user.values() for ran in found]
     of_all = sum(every) // len(every) if every else NEVER
 
-    def runs(app: App, began: int, at: int) -> int:
-        lasts, ran = usual.get((app.spec.company, app.spec.user), of_all), at - began
-        return NEVER if lasts == NEVER else began + max(1, lasts if lasts > ran else 2 * ran)
+    def work(app: App, had: int) -> int:
+        each_ms = usual.get((app.spec.company, app.spec.user), of_all)
+        needed = each_ms * app.requested.cores if each_ms < NEVER else NEVER
+        return needed if needed > had else 2 * had
 
-    return runs
+    return work
 
 
-def never(_: App, __: int, ___: int) -> int:
-    """Of apps that end only when they must."""
+def endless(_: App, __: int) -> int:
+    """The work of apps that end only when they must."""
     return NEVER
+
+
+@dataclass(slots=True)
+class _Doing:
+    """The core-ms that an app still needs at a time (ms), and the cores that it has since."""
+
+    left: int
+    at: int
+    cores: int
 
 
 class VirtualCourse:
     """A state that goes on without further inputs until these apps have started.
 
-    Every app has what it may run for (semantics X) and ends before if `runs` says so; who is told to leave or to stop
-    does when it must, and at once in a course with `runs`. It changes the state.
+    Every app runs for as long as it may (semantics X), or until its `work` is done; who is told to leave or to stop is
+    gone when it must be, or if they are `prompt` without its grace. It changes the state.
     """
 
-    def __init__(self, state: ClusterState, at: int, apps: Collection[str], runs: Runs = never) -> None:
+    def __init__(
+        self, state: ClusterState, at: int, apps: Collection[str], work: Work = endless, *, prompt: bool = False
+    ) -> None:
         self.state, self.at = state, at
         self.starts: dict[str, int] = {}
         """App -> when (ms) it was granted something."""
-        self._left, self._runs, self._prompt = dict.fromkeys(apps), runs, runs is not never
+        self._left, self._work, self._prompt = dict.fromkeys(apps), work, prompt
         self._stops: dict[str, int] = {}
         """Executor or driver that was told to stop -> when (ms) it is gone."""
         self._ends: dict[str, int] = {}
         """App -> when (ms) its work is done."""
+        self._doing: dict[str, _Doing] = {}
         self._cut = ""
         self._turns = 0
 
@@ -265,8 +279,18 @@ class VirtualCourse:
                 self._stops.pop(one.id, None)
         if app.over or app.ended is not None or not held:
             self._ends.pop(app.id, None)
-        elif app.id not in self._ends:
-            self._ends[app.id] = max(at + 1, self._runs(app, min([one.granted_at for one in held]), at))
+            self._doing.pop(app.id, None)
+            return
+        doing = self._doing.get(app.id)
+        if doing is None:
+            had = app.spent.core_ms + sum([one.resources.cores * (at - one.granted_at) for one in held])
+            needed = self._work(app, had)
+            if needed >= NEVER:
+                return
+            doing = self._doing[app.id] = _Doing(needed - had, at, 0)
+        doing.left -= doing.cores * (at - doing.at)
+        doing.at, doing.cores = at, app.granted.cores
+        self._ends[app.id] = max(at + 1, at - -doing.left // doing.cores)
 
     def _gone_at(self, app: App, one: Allocation, at: int) -> int:
         """When (ms) an executor or a driver is gone that was told to stop by `at` (ms) (semantics H7, G5, X2)."""
