@@ -147,15 +147,20 @@ def _has_entered(state: ClusterState, entitled: Entitlement) -> None:
 
 
 def _is_lent(state: ClusterState) -> None:
-    """Check that no room is left that an admitted app of a company which may borrow could use (semantics Z1, H5)."""
+    """Check that no room is left that an admitted app of a company which may borrow could use (semantics Z1, H5).
+
+    An app cannot use what would pass its request beside what still leaves (A2, A5).
+    """
     for app in state.indexes.owed:
         lends = state.companies[app.spec.company].spec.may_borrow
         if not lends or app.holds or app.demand.wanted or wanted_units(app) <= held_units(app):
             continue
-        without = closed_to(state, app, state.at)
+        without, size = closed_to(state, app, state.at), app.need.executor
+        if not app.requested.covers(app.granted - app.moving + app.unplaced_driver + size):
+            continue
         for worker in state.workers.values():
             usable = worker.status == "alive" and worker.suspicion is None and worker.id not in without
-            if usable and worker.open_to(app.id).covers(app.need.executor):
+            if usable and worker.open_to(app.id).covers(size):
                 raise RuleBroken("H5", f"{app.id} could use what is left on {worker.id}")
 
 

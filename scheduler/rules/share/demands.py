@@ -116,11 +116,16 @@ def leaf_of(fleet: Fleet, app: App, rank: tuple[int, ...]) -> Leaf | None:
     elastic = app.spec.elastic
     least = most if elastic is None else min(most, elastic.least)
     demand = app.need.demand
-    size, driver = seeking(app)
+    driver = seeking(app)[1]
     alone = driver is not NOTHING and not _stand_together(fleet, driver, sought(app.need.executor, demand), demand)
-    if app.need.growing:
-        size = Resources(size.cores, 0, size.others)
+    size = size_of(app)
     return Leaf(app.id, size, most, least, driver=driver, alone=alone, held=held_units(app), rank=rank)
+
+
+def size_of(app: App) -> Resources:
+    """The size of an executor in the filling: of growing ones cores alone count (semantics H2)."""
+    size = seeking(app)[0]
+    return Resources(size.cores, 0, size.others) if app.need.growing else size
 
 
 def seeking(app: App) -> tuple[Resources, Resources]:

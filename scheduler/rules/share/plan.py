@@ -8,7 +8,7 @@ from heapq import heapify, heappop, heapreplace
 from typing import TYPE_CHECKING, NamedTuple
 
 from scheduler.model.resources import NOTHING, Resources
-from scheduler.rules.share.demands import seeking, units_of
+from scheduler.rules.share.demands import size_of, units_of
 from scheduler.rules.share.entitlement import filling
 from scheduler.rules.share.fill import Handed, Rooms
 
@@ -96,17 +96,12 @@ def _packed(handed: list[Handed], offers: list[Resources]) -> tuple[dict[Resourc
     return found, units
 
 
-def size_of(state: ClusterState, executor: Allocation) -> Resources:
-    """The size of the units that the executor makes, with the demand of its app (semantics P9)."""
-    return seeking(state.apps[executor.app])[0]
-
-
 def standing_on(state: ClusterState, worker: Worker) -> Content:
     """What stands on the worker and was not told to leave."""
     content: Content = Counter()
     for one in worker.executors.values():
         if one.status != "stopping":
-            content[size_of(state, one)] += units_of(state.apps[one.app], one)
+            content[size_of(state.apps[one.app])] += units_of(state.apps[one.app], one)
     return content
 
 

@@ -11,9 +11,9 @@ from scheduler.model.events import Computed
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.failures import closed_to
 from scheduler.rules.labels import sought
-from scheduler.rules.share.demands import held_units, staying_of, units_of
+from scheduler.rules.share.demands import held_units, size_of, staying_of, units_of
 from scheduler.rules.share.entitlement import Entitlement
-from scheduler.rules.share.plan import Plan, lingering, plan, size_of
+from scheduler.rules.share.plan import Plan, lingering, plan
 
 if TYPE_CHECKING:
     from scheduler.rules.entities import Allocation, App, Worker
@@ -297,7 +297,8 @@ class Seeking:
         wanted, found = self._known.plan(), list[Room]()
         if wanted.units[self.app.id] <= held_units(self.app):
             return None
-        for name in wanted.short.get(self.sought, ()):
+        unit = size_of(self.app) if self.app.unplaced_driver is NOTHING else self.sought
+        for name in wanted.short.get(unit, ()):
             worker = state.workers[name]
             if not self._may_have_target(worker):
                 continue
@@ -305,7 +306,7 @@ class Seeking:
             room = worker.free + coming(state, worker)
             leaving = list(forced)
             for one in last_granted_first(worker.executors.values()):
-                size = size_of(state, one)
+                size = size_of(state.apps[one.app])
                 stays = room.covers(self.size) or there[size] <= content[size]
                 if one.status == "stopping" or one.app == self.app.id or (stays and one not in forced):
                     continue

@@ -195,6 +195,19 @@ def test_a_larger_executor_leaves_where_memory_is_free_for_smaller_ones() -> Non
     assert held(shared) == {"sized": 12, "other": 12}
 
 
+def test_the_plan_makes_room_for_an_app_of_one_executor_a_worker() -> None:
+    """Semantics H6: of what is surplus, the smaller one, granted last, leaves too little of it for the larger one."""
+    shared = cluster("a", "b", w0=12)
+    submit(shared, "before", "b", 4, 4)
+    shared.turn(SubmitApp(app="sized", company="a", user="ann", command=("true",), cores=12))
+    shared.ended("before.0", done=True)
+    assert [(one.id, one.resources.cores) for one in shared.state.executors.values()] == [("sized.0", 8), ("sized.1", 4)]
+    grows = SubmitApp(app="grows", company="b", user="ann", command=("true",), cores=6, tasks=1, cores_per_task=6)
+    shared.turn(replace(grows, sizing="one-per-worker", executor_memory_mb=512))
+    obey(shared)
+    assert held(shared) == {"sized": 4, "grows": 6}
+
+
 def test_an_app_whose_unit_exceeds_the_cap_is_refused_and_a_larger_request_is_not() -> None:
     shared = cluster("b", w0=16)
     shared.turn(RegisterCompany(company="a", cores=8, memory_mb=1 << 20))
