@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from scheduler.model.events import Computed
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.labels import sought
 from scheduler.rules.share.fill import Leaf
@@ -55,6 +56,7 @@ def wanted_units(app: App) -> int:
     """How many of its smallest executors the app can use in all, those that it holds included (semantics H2).
 
     What it was granted may be smaller or larger than those that it gets next, where settings have changed since (A7).
+    Of executors that it sizes itself none counts as it is: its demand would rise with what it loses, and fall again.
     Whether somebody was told to leave does not matter: else the filling would change with what is done for it.
     """
     need = app.need
@@ -63,19 +65,29 @@ def wanted_units(app: App) -> int:
         return 0
     most = app.requested - (app.spec.driver or NOTHING)
     number = max(0, most.cores - app.done_cores) // each.cores
-    there = app.granted if app.driver is None else app.granted - app.driver.resources
     if need.growing:
-        if app.left_executors <= 0 or app.affords(each) <= 0:  # those that it has grow no more
-            number = min(number, there.cores // each.cores)
-    else:
-        units, left = there.cores // each.cores, most - there
-        if each.memory_mb:
-            number = min(number, units + left.memory_mb // each.memory_mb)
-        for kind, amount in each.others:
-            number = min(number, units + left.amount(kind) // amount)
-        if app.executor_limit is not None:
-            number = min(number, app.executor_limit)
+        return 0 if app.executor_limit == 0 else max(0, number)
+    there = NOTHING
+    if isinstance(app.sizing, Computed):
+        there = app.granted if app.driver is None else app.granted - app.driver.resources
+    units, left = there.cores // each.cores, most - there
+    if each.memory_mb:
+        number = min(number, units + left.memory_mb // each.memory_mb)
+    for kind, amount in each.others:
+        number = min(number, units + left.amount(kind) // amount)
+    if app.executor_limit is not None:
+        number = min(number, app.executor_limit)
     return max(0, number)
+
+
+def may_have_another(app: App) -> bool:
+    """Whether the app may have a further executor beside those that it holds, by the memory that it requests (A2).
+
+    Where executors take what cores there are, one may have fewer than a unit for the memory of a whole one (P4, P7).
+    """
+    each = app.need.executor.cores
+    whole = not app.need.growing and (isinstance(app.sizing, Computed) or not each or staying_of(app).cores % each == 0)
+    return whole or (app.left_executors > 0 and app.affords(app.need.executor) > 0)
 
 
 def held_units(app: App) -> int:

@@ -14,6 +14,7 @@ from scheduler.rules.share.demands import (
     admitted_leaf,
     held_units,
     leaf_of,
+    may_have_another,
     pending,
     seeking,
     staying_of,
@@ -89,9 +90,13 @@ class Entitlement:
         """How many executors the app holds above its entitlement; below 0 where it holds less."""
         return held_units(app) - self.units(app)
 
+    def missing(self, app: App) -> int:
+        """How many executors the app holds less than its entitlement, as long as it may have a further one."""
+        return max(0, -self.surplus(app)) if may_have_another(app) else 0
+
     def below(self, app: App) -> int:
         """How many units an admitted app is below its entitlement, its driver among them."""
-        return max(0, self.units(app) - held_units(app)) + (app.driver is None and self.is_driven(app))
+        return self.missing(app) + (app.driver is None and self.is_driven(app))
 
 
 def entitlement(state: ClusterState) -> Entitlement:

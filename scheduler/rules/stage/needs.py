@@ -24,6 +24,7 @@ from scheduler.rules.labels import sought
 from scheduler.rules.placement.executors import allocation
 from scheduler.rules.share.demands import held_units, units_of
 from scheduler.rules.share.entitlement import Entitlement
+from scheduler.rules.stage.losses import Losses
 from scheduler.rules.stage.room import (
     CheapestFirst,
     Room,
@@ -33,7 +34,6 @@ from scheduler.rules.stage.room import (
     is_capped,
     most_targets,
     passes_cap,
-    side_of,
     unit_of,
 )
 from scheduler.rules.turns import AppTurns
@@ -89,9 +89,10 @@ def _why_void(state: ClusterState, target: Hold, entitled: Entitlement, at: int)
         return "unusable"
     if not state.fleet.admits(target.worker, sought(NOTHING, app.need.demand)):
         return "unusable"
-    for executor in target.leaving.values():
-        if target.reason != "plan" and not executor.moved and _may_stay(state, executor, app, entitled):
-            return "stays"
+    told = [] if target.reason == "plan" else [one for one in target.leaving.values() if not one.moved]
+    losses = Losses(state, entitled, app, returns=_by_plan(state)) if told else None
+    if losses is not None and any(map(losses.may_stay, told)):
+        return "stays"
     room = worker.open_to(app.id) + coming(state, worker)
     passes = passes_cap(state, app.spec.company, state.companies[app.spec.company].staying, target.amounts)
     return None if passes and room.covers(target.amounts) else "unusable"
@@ -102,30 +103,9 @@ def _superfluous(app: App, target: Hold, entitled: Entitlement) -> bool:
     return list(app.holds).index(target.id) >= entitled.below(app) or target.amounts != unit_of(app)
 
 
-def _may_stay(state: ClusterState, executor: Allocation, claimant: App, entitled: Entitlement) -> bool:
-    """Whether neither its app, its user nor its company would be above its entitlement if the executor stayed.
-
-    What leaves by the plan counts as there: its app gets it back, and else the two would take turns.
-    """
-    app = state.apps[executor.app]
-    if app.over:
-        return False
-    theirs = [
-        one
-        for other in state.holds.values()
-        if other.reason == "plan"
-        for one in other.leaving.values()
-        if state.apps[one.app].spec.company == app.spec.company
-    ]
-    there = sum([units_of(app, one) for one in (executor, *theirs) if one.app == app.id])
-    if held_units(app) + there > entitled.units(app):
-        return False
-    side = side_of(state, entitled, app, claimant)
-    if side is None:
-        return True
-    if app.spec.company == claimant.spec.company:
-        theirs = [one for one in theirs if state.apps[one.app].spec.user == app.spec.user]
-    return side[1].covers(sum([one.resources for one in theirs], side[0] + executor.resources))
+def _by_plan(state: ClusterState) -> list[Allocation]:
+    """Who leaves by the plan counts as there: its app gets it back, and else the two would take turns."""
+    return [one for other in state.holds.values() if other.reason == "plan" for one in other.leaving.values()]
 
 
 def having_needs(state: ClusterState) -> list[App]:

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator
 from heapq import merge
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from scheduler.model.events import Computed
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.failures import closed_to
 from scheduler.rules.labels import sought
-from scheduler.rules.share.demands import held_units, size_of, staying_of, units_of
+from scheduler.rules.share.demands import held_units, size_of, units_of
 from scheduler.rules.share.entitlement import Entitlement
 from scheduler.rules.share.plan import Plan, lingering, plan
+from scheduler.rules.stage.losses import Losses, side_of
 
 if TYPE_CHECKING:
     from scheduler.rules.entities import Allocation, App, Worker
@@ -81,20 +81,6 @@ def passes_cap(state: ClusterState, company: str, held: Resources, more: Resourc
     if state.companies[company].spec.may_borrow:
         return True
     return state.queue.companies[company].tenant.quota.covers(held, more)
-
-
-def side_of(state: ClusterState, entitled: Entitlement, app: App, claimant: App) -> tuple[Resources, Resources] | None:
-    """What the app's user, or its company, holds and is entitled to, of the two the one that is not the claimant's.
-
-    None if both apps are of one user.
-    """
-    if app.spec.company != claimant.spec.company:
-        side = app.spec.company, ""
-    elif app.spec.user != claimant.spec.user:
-        side = app.spec.company, app.spec.user
-    else:
-        return None
-    return entitled.sides(state).get(side, (NOTHING, NOTHING))
 
 
 Bound = tuple[int, int, str]
@@ -191,16 +177,11 @@ class CheapestFirst:
         known = self._followed.get(side)
         if known is None or known[0] != state.head:
             held_and_due = self._entitled.sides(state)
-            sides: dict[tuple[str, str], bool] = {}
             names: set[str] = set()
-            for one in self.lent():
-                app = state.apps[one.app]
-                own = app.spec.company == claimant.spec.company
-                sides[app.spec.company, app.spec.user if own else ""] = True
-            above = [each for each in sides if each != side and _is_more(held_and_due.get(each))]
+            sides = dict.fromkeys([side_of(state.apps[one.app], claimant) for one in self.lent()])
+            above = [each for each in sides if each is not None and _is_more(held_and_due.get(each))]
             for app in state.waiting.values() if above else ():
-                own = app.spec.company == claimant.spec.company
-                if (app.spec.company, app.spec.user if own else "") in above:
+                if side_of(app, claimant) in above:
                     names.update([one.worker for one in app.executors.values()])
             live = {name for name in names if state.workers[name].status == "alive"}
             known = self._followed[side] = state.head, live
@@ -235,16 +216,6 @@ class Seeking:
         self.kept = closed_to(state, app, at)
         self._known = bounds or CheapestFirst(state, entitled)
         self._besides_targets = True
-
-    def one_side(self, app: App, other: App) -> bool:
-        """Whether both apps are of one company, and of one user if that company is the need's own."""
-        company = app.spec.company
-        same = company == self.app.spec.company
-        return other.spec.company == company and (not same or other.spec.user == app.spec.user)
-
-    def lent(self) -> list[Allocation]:
-        """The executors of apps above their entitlement, granted last first."""
-        return self._known.lent()
 
     def is_in_vain(self) -> bool:
         """Whether no room can be made on any worker, those with targets among them, although the cap can be kept."""
@@ -350,37 +321,36 @@ class Seeking:
         state, company = self.state, self.app.spec.company
         quota = state.queue.companies[company].tenant.quota
         held = state.companies[company].staying
-        taking = Taking(self)
+        leaving = Losses(state, self.entitled, self.app)
         for one in theirs:
             if quota.covers(held, self.size):
                 break
-            back = taking.back(one)
-            if one.app != self.app.id and (divides or back == NOTHING) and taking.take(one, makes=NOTHING):
+            back = leaving.back(one)
+            if one.app != self.app.id and (divides or back == NOTHING) and leaving.take(one):
                 held -= one.resources - back
-        return taking.taken if quota.covers(held, self.size) else None
+        return leaving.taken if quota.covers(held, self.size) else None
 
     def _made(self, worker: Worker, forced: list[Allocation], means: Means) -> Room | None:
         """How room is made on the worker by these means; None if it cannot."""
-        taking = Taking(self)
+        counted = Losses(self.state, self.entitled, self.app)
         room = worker.free + coming(self.state, worker)
         for one in forced:
             if one.worker == worker.id:
-                room += one.resources - taking.back(one)
-            taking.count(one)
-        taking.forced = len(forced)
+                room += one.resources - counted.back(one)
+            counted.force(one)
         there = [
             one
             for one in last_granted_first(worker.executors.values())
             if one.app != self.app.id and one.status != "stopping" and one not in forced
         ]
         leaving: list[Departure] = []
-        for others in (False, True) if means.others else (False,):
+        for lent in (None, self._known.lent()) if means.others else (None,):
             for one in there:
-                if not room.covers(self.size) and one not in taking.taken and taking.take(one, others=others):
+                if not room.covers(self.size) and one not in counted.taken and counted.take(one, self.size, lent):
                     leaving.append(Departure(one))
                     room += one.resources
         if means.moves and not room.covers(self.size):
-            moving = self._moves(worker, [one for one in there if one not in taking.taken], room)
+            moving = self._moves(worker, [one for one in there if one not in counted.taken], room)
             leaving += moving
             room += sum((each.executor.resources for each in moving), NOTHING)
         if not room.covers(self.size):
@@ -434,99 +404,6 @@ def last_granted_first(executors: Iterable[Allocation]) -> list[Allocation]:
 
 def _cores(executors: Iterable[Allocation]) -> int:
     return sum(one.resources.cores for one in executors)
-
-
-class Taking:
-    """What one plan takes, so that nobody falls below its entitlement by all of it together."""
-
-    def __init__(self, seeking: Seeking) -> None:
-        self._seeking = seeking
-        self._units: dict[str, int] = {}
-        self.taken: list[Allocation] = []
-        self.forced = 0
-        """How many of them leave in any case."""
-
-    def count(self, one: Allocation) -> None:
-        """Count an executor that leaves."""
-        app = self._seeking.state.apps[one.app]
-        self._units[one.app] = self._units.get(one.app, 0) + units_of(app, one)
-        self.taken.append(one)
-
-    def back(self, one: Allocation) -> Resources:
-        """What its app gets back for the executor, in smaller ones: what of it is no surplus beside those taken."""
-        app = self._seeking.state.apps[one.app]
-        return app.need.executor * max(0, units_of(app, one) - max(0, self._left(app)))
-
-    def take(self, one: Allocation, *, makes: Resources | None = None, others: bool = False) -> bool:
-        """Whether the executor is surplus beside those that are taken already, and so is taken.
-
-        `makes`: what must have room in its place beside what its app gets back, the unit unless it is stated.
-        With `others`, also whether surplus of its side leaves after it, in the place of which its app has room again.
-        """
-        unit = self._seeking.size if makes is None else makes
-        may = one.status != "stopping" and (self._is_surplus(one, unit) or (others and self._can_follow(one)))
-        if may:
-            self.count(one)
-        return may
-
-    def _left(self, app: App) -> int:
-        """How many units above its entitlement the app holds beside what is taken."""
-        return self._seeking.entitled.surplus(app) - self._units.get(app.id, 0)
-
-    def _is_surplus(self, one: Allocation, makes: Resources) -> bool:
-        """Whether its app holds more than its entitlement.
-
-        One that the scheduler made larger than what is surplus leaves, too, if its app can get the rest back in
-        smaller ones on the same worker, beside what this `makes` room for.
-        """
-        app = self._seeking.state.apps[one.app]
-        left = self._left(app)
-        if app.over or left <= 0:
-            return False
-        units = units_of(app, one)
-        if units <= left:
-            return self._leaves_enough(app, one)
-        stays = any(each.app == one.app and units_of(app, each) <= units - left for each in self.taken[: self.forced])
-        divides = not stays and (isinstance(app.sizing, Computed) or app.need.growing)
-        room = self._seeking.state.workers[one.worker].open_to(app.id) + one.resources
-        return divides and room.covers(self.back(one) + makes)
-
-    def _leaves_enough(self, app: App, one: Allocation) -> bool:
-        """Whether what stays makes the app's entitlement: executors need not be whole multiples of its smallest (P7).
-
-        Else it would be told to leave and to stay in turns.
-        """
-        each = app.need.executor.cores
-        gone = [taken.resources.cores for taken in self.taken if taken.app == app.id]
-        left = staying_of(app).cores - sum(gone) - one.resources.cores
-        return not each or left // each >= self._seeking.entitled.units(app)
-
-    def _can_follow(self, one: Allocation) -> bool:
-        """Whether its user or company is above its entitlement without it, by what can make room for it elsewhere."""
-        seeking = self._seeking
-        app = seeking.state.apps[one.app]
-        if app.over or not self._is_above(one):
-            return False
-        kept = closed_to(seeking.state, app, seeking.state.at)
-        for other in seeking.lent():
-            theirs, worker = seeking.state.apps[other.app], seeking.state.workers[other.worker]
-            if not seeking.one_side(app, theirs) or worker.id == one.worker or worker.id in kept or worker.holds:
-                continue
-            left = seeking.entitled.surplus(theirs) - self._units.get(theirs.id, 0)
-            usable = worker.status == "alive" and worker.suspicion is None
-            usable = usable and seeking.state.fleet.admits(worker.id, sought(NOTHING, app.need.demand))
-            if usable and units_of(theirs, other) <= left and (worker.free + other.resources).covers(one.resources):
-                self._units[theirs.id] = self._units.get(theirs.id, 0) + units_of(theirs, other)
-                return True
-        return False
-
-    def _is_above(self, one: Allocation) -> bool:
-        """Whether its user or its company holds more than its entitlement even without what is taken."""
-        seeking, state = self._seeking, self._seeking.state
-        app = state.apps[one.app]
-        gone = [each.resources for each in self.taken if seeking.one_side(app, state.apps[each.app])]
-        side = side_of(state, seeking.entitled, app, seeking.app)
-        return side is not None and (side[0] - sum(gone, one.resources)).covers(side[1])
 
 
 class Destinations:

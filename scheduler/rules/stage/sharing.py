@@ -171,7 +171,7 @@ def _up_to_entitlements(state: ClusterState, entitled: Entitlement, at: int) -> 
     """Executors up to entitlements, the lowest granted share first, one at a time if not all demand fits (H5)."""
     if not (state.holds or state.fleet.most_free_cores()):
         return
-    below = [app for app in state.indexes.owed if app.need.executor.cores and _missing(app, entitled) > 0]
+    below = [app for app in state.indexes.owed if app.need.executor.cores and entitled.missing(app) > 0]
     whole = len(below) == 1 or entitled.whole or _takes_all_at_once(state)
     order = _lowest_first(state, below)
     in_vain: set[int] = set()
@@ -179,9 +179,9 @@ def _up_to_entitlements(state: ClusterState, entitled: Entitlement, at: int) -> 
         plain = not (app.holds or is_choosy(state, app))
         if plain and id(app.need) in in_vain:
             continue
-        missing = _missing(app, entitled)
+        missing = entitled.missing(app)
         placed = yield from _place(state, app, at, missing if whole or app.need.growing else 1)
-        if placed and missing > 0 and _missing(app, entitled) > 0:
+        if placed and missing > 0 and entitled.missing(app) > 0:
             order.push(app)
         elif not placed and plain and not state.fleet.has_room(sought(app.need.least, app.need.demand)):
             in_vain.add(id(app.need))
@@ -190,11 +190,6 @@ def _up_to_entitlements(state: ClusterState, entitled: Entitlement, at: int) -> 
 def _takes_all_at_once(state: ClusterState) -> bool:
     """Whether an app gets one executor a worker, which cannot grow by a second one there (semantics P7)."""
     return PLACEMENTS[state.settings.placement].one_a_worker
-
-
-def _missing(app: App, entitled: Entitlement) -> int:
-    """How many executors the app holds less than it is entitled to."""
-    return entitled.units(app) - held_units(app)
 
 
 def _place(
@@ -291,7 +286,7 @@ class Needed:
         state, entitled, needed = self._state, self._entitled, NOTHING
         fragments = Fragments(state, entitled, self._at)
         for app in state.wanting():
-            units = max(0, _missing(app, entitled))
+            units = entitled.missing(app)
             driver = app.unplaced_driver if entitled.is_driven(app) else NOTHING
             wants = app.spec.company == company and (units or driver is not NOTHING)
             if wants and not fragments.keep(app):

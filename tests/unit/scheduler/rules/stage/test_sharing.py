@@ -201,7 +201,10 @@ def test_the_plan_makes_room_for_an_app_of_one_executor_a_worker() -> None:
     submit(shared, "before", "b", 4, 4)
     shared.turn(SubmitApp(app="sized", company="a", user="ann", command=("true",), cores=12))
     shared.ended("before.0", done=True)
-    assert [(one.id, one.resources.cores) for one in shared.state.executors.values()] == [("sized.0", 8), ("sized.1", 4)]
+    assert [(one.id, one.resources.cores) for one in shared.state.executors.values()] == [
+        ("sized.0", 8),
+        ("sized.1", 4),
+    ]
     grows = SubmitApp(app="grows", company="b", user="ann", command=("true",), cores=6, tasks=1, cores_per_task=6)
     shared.turn(replace(grows, sizing="one-per-worker", executor_memory_mb=512))
     obey(shared)

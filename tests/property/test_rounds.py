@@ -1,0 +1,183 @@
+"""Sharing comes to rest: on random small clusters of every kind no state comes again (semantics H6, H7, H9)."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from random import Random
+from typing import Any
+
+import pytest
+
+from scheduler.model.commands import (
+    Command,
+    ConfigureCluster,
+    EndedExecutor,
+    KillApp,
+    RegisterCompany,
+    RegisterWorker,
+    ScaleApp,
+    StartedExecutor,
+    SubmitApp,
+)
+from scheduler.model.errors import CommandRejected
+from scheduler.model.events import Event, ExecutorAllocated
+from scheduler.rules.state import ClusterState
+from tests.property.given import Cluster, decides_nothing_more
+from tests.property.lawful import within_cap
+
+MOST_EVENTS = 1000
+"""No turn of so small a cluster decides more, unless it has no end."""
+PLACEMENTS = ("spread", "spread", "pack", "classic-spread", "classic-pack")
+
+
+class Settling:
+    """A small cluster whose executors leave at their deadlines, and the states in which it was since the last input."""
+
+    def __init__(self, random: Random) -> None:
+        self._events = 0
+        self._seen: dict[tuple[Any, ...], int] = {}
+        least = random.choice((2, 2, 4))
+        settings: dict[str, object] = {
+            "reclaim_patience_s": random.choice((0, 60)),
+            "min_runtime_s": random.choice((0, 0, 300)),
+            "min_executor_cores": least,
+            "min_executor_memory_mb": 256,
+            "max_executor_cores": least * random.choice((1, 2, 4)),
+            "placement": random.choice(PLACEMENTS),
+            "spare_resources": random.random() < 0.8,
+            "never_fits": "wait",
+        }
+        self.cluster = Cluster(settings, before=self._watch, each_event=False, each_refusal=False)
+        self.losses = 0
+
+    def take(self, command: Command) -> None:
+        """An input, after which nothing that was before counts."""
+        self._seen.clear()
+        with suppress(CommandRejected):
+            self._turn(command)
+
+    def settle(self, most: int | None = None) -> None:
+        """Let those leave who are told to, the first deadline first, until nobody is, or so many have left."""
+        state = self.cluster.state
+        while leaving := [one for one in state.executors.values() if one.status == "stopping"]:
+            if most == 0:
+                return
+            most = None if most is None else most - 1
+            first = min(leaving, key=lambda one: (one.deadline, one.id))
+            self._turn(
+                EndedExecutor(executor=first.id, reason="killed"), after_s=max(0, first.deadline - state.at) // 1000 + 1
+            )
+            self.losses += 1
+            now = _standing(state)
+            assert now not in self._seen, f"after {self.losses} losses all is as it was after {self._seen[now]}"
+            self._seen[now] = self.losses
+
+    def _turn(self, *commands: Command, after_s: int = 1) -> None:
+        self._events = 0
+        events = self.cluster.turn(*commands, after_s=after_s)
+        decides_nothing_more(self.cluster.state)
+        started = [event.executor for event in events if isinstance(event, ExecutorAllocated)]
+        if started:
+            self._turn(*map(StartedExecutor, started), after_s=0)
+
+    def _watch(self, state: ClusterState, event: Event) -> None:
+        within_cap(state, event)
+        self._events += 1
+        assert self._events <= MOST_EVENTS, "a turn has no end"
+
+
+def _standing(state: ClusterState) -> tuple[Any, ...]:
+    """Who stands where, who leaves and for whom; times and numbers of executors aside."""
+    held = sorted([(one.worker, one.app, one.resources, one.status, one.moved) for one in state.executors.values()])
+    holds = sorted([(hold.worker, hold.app, hold.reason) for hold in state.holds.values()])
+    return tuple(held), tuple(holds), tuple(sorted(state.waiting)), tuple(sorted(state.drivers))
+
+
+def _workers(random: Random) -> list[RegisterWorker]:
+    found = []
+    for number in range(random.randint(1, 5)):
+        labels = {"zone": random.choice(("north", "south"))} if random.random() < 0.4 else {}
+        taints = ("spot",) if random.random() < 0.15 else ()
+        name, cores, memory_mb = f"w{number}", random.choice((4, 6, 8, 12, 16)), random.choice((8192, 16384, 65536))
+        found.append(
+            RegisterWorker(
+                worker=name, node=name, host=name, cores=cores, memory_mb=memory_mb, labels=labels, taints=taints
+            )
+        )
+    return found
+
+
+def _company(random: Random, name: str, cores: int) -> RegisterCompany:
+    match random.randrange(5):
+        case 0:
+            return RegisterCompany(company=name, cores=random.randint(2, max(2, cores)), memory_mb=1 << 20)
+        case 1:
+            return RegisterCompany(company=name, part=random.choice(("50%", "25%", "1/3")))
+        case 2:
+            return RegisterCompany(company=name, cores=random.randint(2, max(2, cores)), memory_mb=1 << 20, borrow=True)
+        case _:
+            return RegisterCompany(company=name)
+
+
+def _app(random: Random, number: int) -> SubmitApp:
+    about: dict[str, Any] = {"tasks": 1000, "memory_per_task_mb": random.choice((None, 256, 1024))}
+    about["cores"] = random.choice((2, 3, 4, 6, 8, 12, 16, 24))
+    match random.randrange(6):
+        case 0 | 1:
+            each = random.choice((1, 2, 3, 4, 6))
+            about |= {"executor_cores": each, "cores": each * random.choice((1, 2, 4, 8)), "memory_per_task_mb": None}
+            about["executor_memory_mb"] = random.choice((256, 1024, 4096))
+        case 2:
+            about |= {"executor_memory_mb": 1024, "sizing": "one-per-worker", "memory_per_task_mb": None}
+        case 3:
+            about |= {"elastic": (random.choice((0, 1)), random.choice((3, 6))), "cores": None}
+        case _:
+            about["cores_per_task"] = random.choice((None, 1, 2, 3))
+    if random.random() < 0.15:
+        about |= {"driver": True, "driver_cores": random.choice((1, 2)), "driver_memory_mb": 256}
+    if random.random() < 0.3:
+        about[random.choice(("require", "avoid", "prefer_labels"))] = (random.choice(("zone=north", "zone=south")),)
+    about["tolerate"] = ("spot",) if random.random() < 0.3 else ()
+    company, user = random.choice("abc"), random.choice(("ann", "bob"))
+    return SubmitApp(app=f"app-{number}", company=company, user=user, command=("true",), **about)
+
+
+def _change(random: Random, state: ClusterState, number: int) -> Command:
+    """What happens to a cluster that has apps: most often another one comes."""
+    apps = [app.id for app in state.apps.values() if app.ended is None]
+    executors = [one.id for one in state.executors.values() if one.status != "stopping"]
+    match random.randrange(12):
+        case 0 if apps:
+            return KillApp(app=random.choice(apps))
+        case 1 if apps:
+            return ScaleApp(app=random.choice(apps), executors=random.choice((0, 1, 2, 5)))
+        case 2 | 3 if executors:
+            return EndedExecutor(executor=random.choice(executors), reason="killed", done=random.random() < 0.5)
+        case 4:
+            least = random.choice((2, 2, 4))
+            return ConfigureCluster(settings={"min_executor_cores": least, "max_executor_cores": 4 * least})
+        case 5:
+            return ConfigureCluster(settings={"placement": random.choice(PLACEMENTS)})
+        case _:
+            return _app(random, number)
+
+
+def settled(seed: int) -> int:
+    """A random small cluster with a dozen inputs, after each of which it comes to rest; how many executors left."""
+    random = Random(seed)
+    settling = Settling(random)
+    workers = _workers(random)
+    cores = sum(worker.cores for worker in workers)
+    begun: list[Command] = [*[_company(random, name, cores) for name in "abc"], *workers]
+    for command in begun:
+        settling.take(command)
+    for number in range(12):
+        settling.take(_change(random, settling.cluster.state, number))
+        settling.settle(most=random.choice((0, 1, None)))
+    settling.settle()
+    return settling.losses
+
+
+@pytest.mark.parametrize("first", range(0, 200, 50))
+def test_no_state_comes_again(first: int) -> None:
+    assert sum([settled(seed) for seed in range(first, first + 50)]) > 50
