@@ -54,15 +54,19 @@ $(SPARK_PYTHON): | $(BIN)/python
 	$(PYTHON) -m venv $(VENV)/spark-$(SPARK)
 	$@ -m pip install --quiet --disable-pip-version-check "pyspark[connect]==$(SPARK)" setuptools
 
-# The plugins in the programs that they are for, Snakemake and JupyterHub, installed in a folder of their own.
+# The plugins in the programs that they are for, Snakemake and JupyterHub, and programs that know Slurm, installed in a
+# folder of their own.
 CLIENTS_PYTHON := $(VENV)/clients/bin/python
+CLIENTS := snakemake pytest jupyterhub notebook clusterfutures dask-jobqueue fireworks ipyparallel nipype parsl \
+	psij-python pysqa qtoolkit reframe-hpc simple_slurm submitit toil
 test-clients: $(VENV)/.test $(CLIENTS_PYTHON)
 	CLIENTS_PYTHON=$(CURDIR)/$(CLIENTS_PYTHON) $(BIN)/python -m pytest --numprocesses=0 -rs \
-		tests/integration/fairlog/test_snakemake.py tests/integration/fairlog/test_jupyterhub.py $(PYTEST_ARGS)
+		tests/integration/fairlog/test_snakemake.py tests/integration/fairlog/test_jupyterhub.py \
+		tests/integration/fairlog/test_slurm_clients.py $(PYTEST_ARGS)
 
 $(CLIENTS_PYTHON): | $(BIN)/python
 	$(PYTHON) -m venv $(VENV)/clients
-	$@ -m pip install --quiet --disable-pip-version-check --editable . snakemake pytest jupyterhub notebook
+	$@ -m pip install --quiet --disable-pip-version-check --editable . $(CLIENTS)
 
 # Each property on so many examples: the suite tries 12 to 120 of each.
 EXAMPLES ?= 20000

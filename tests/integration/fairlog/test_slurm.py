@@ -7,7 +7,6 @@ import os
 import pty
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from datetime import datetime
 from itertools import pairwise
@@ -555,33 +554,6 @@ def test_what_the_plugin_of_snakemake_asks_works(slurm: Slurm) -> None:
         "--format=JobID,JobName,Comment,Elapsed,TotalCPU,NNodes,NCPUS,MaxRSS,ReqMem",
     ).splitlines()  # fmt: skip
     assert [row.split("|")[:3] for row in used] == [[job, "run-uuid", "rule_a"], [f"{job}.batch", "batch", ""]]
-
-
-SUBMITIT = """
-import sys, time
-import submitit
-def add(a, b):
-    print("adding")
-    return a + b
-executor = submitit.AutoExecutor(folder="submitit/%j", cluster="slurm")
-executor.update_parameters(timeout_min=4, mem_gb=0.2, cpus_per_task=1, slurm_array_parallelism=2)
-one = executor.submit(add, 1, 2)
-assert one.result() == 3 and "adding" in one.stdout()
-assert [job.result() for job in executor.map_array(add, range(4), range(4))] == [0, 2, 4, 6]
-assert executor.submit(int, "x").exception() is not None
-late = executor.submit(time.sleep, 600)
-while late.watcher.get_state(late.job_id, mode="force") != "RUNNING":
-    time.sleep(0.2)
-late.cancel()
-while not late.watcher.get_state(late.job_id, mode="force").startswith("CANCELLED"):
-    time.sleep(0.2)
-"""
-
-
-def test_submitit_runs_its_calls(slurm: Slurm) -> None:
-    pytest.importorskip("submitit")
-    answer = slurm.run(sys.executable, "-c", SUBMITIT)
-    assert answer.code == 0, answer.err
 
 
 def test_a_program_finds_a_home_that_it_can_write(slurm: Slurm) -> None:
