@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 MOST_TURNS = 1_000
 """The most turns of a course."""
+EXACT_TURNS, STEP = 100, 100
+"""After so many, a turn comes no sooner than a `STEP`-th of the time since the beginning after the one before."""
 WITHIN_S = 2.0
 """How long a course may take to work out."""
 LAST = 2
@@ -200,7 +202,7 @@ class VirtualCourse:
 
     def run(self, within_s: float = WITHIN_S) -> None:
         """Go on until all have started, nothing is due any more, or the bounds are reached."""
-        deadline_s = time.monotonic() + within_s
+        deadline_s, began = time.monotonic() + within_s, self.at
         reports = Turn(self.state, self.at)
         for executor in list(self.state.executors.values()):
             if not executor.started and executor.status != "stopping":
@@ -214,6 +216,8 @@ class VirtualCourse:
             due = due if timer is None else min(due, timer)
             if due >= NEVER:
                 return
+            if self._turns >= EXACT_TURNS:
+                due = max(due, self.at + (self.at - began) // STEP)
             if self._turns == MOST_TURNS or time.monotonic() > deadline_s:
                 self._cut = (
                     f"not before {moment(self.at)}, up to which {self._turns} ends and other times were looked at"

@@ -1,8 +1,8 @@
 """What is worked out from the whole log: explanations, audits, fairness, statements, comparisons.
 
 A server has them made by processes of their own (`Apart`), with a lower priority and a limit of time, so that they hold
-up nobody's commands: one for answers about an app, which people wait for, and one for the rest. A process reads
-requests, a line of JSON each, and answers each with one.
+up nobody's commands: one for answers about an app, which people wait for, one for estimates of all that wait, and one
+for the rest. A process reads requests, a line of JSON each, and answers each with one.
 """
 
 from __future__ import annotations
@@ -58,8 +58,10 @@ LIMIT_S = 60
 IDLE_S = 300
 """How long the process waits for the next request before it ends."""
 NICE = 10
-FORECAST_S = 10
-"""How old the estimates of all apps may be."""
+FORECAST_S = 10.0
+"""How old the estimates of all apps may be, or twice as old as it takes to work them out."""
+COURSE_S = 10.0
+"""How long each of their courses may take to work out."""
 MEMORY = 2 << 30
 """The most bytes that the process may hold."""
 
@@ -139,14 +141,16 @@ class Forecasts:
     def __init__(self, log: EventLog) -> None:
         self._log = log
         self._found: dict[str, Estimate] = {}
-        self._to, self._made_s = 0, 0.0
+        self._to, self._until_s = 0, 0.0
 
     def of(self, apps: Collection[str], to: int, now: int) -> dict[str, Estimate]:
         """The estimates of these apps by the state at a position. Raises: as `rebuild`."""
-        fresh = self._to == to or (self._to < to and time.monotonic() - self._made_s < FORECAST_S)
+        began_s = time.monotonic()
+        fresh = self._to == to or (self._to < to and began_s < self._until_s)
         if not fresh or not self._found.keys() >= set(apps):
-            self._found = forecast(rebuild(self._log, to=to)[0], now)
-            self._to, self._made_s = to, time.monotonic()
+            self._found = forecast(rebuild(self._log, to=to)[0], now, within_s=COURSE_S)
+            self._to, now_s = to, time.monotonic()
+            self._until_s = now_s + max(FORECAST_S, 2 * (now_s - began_s))
         return {app: self._found[app] for app in apps if app in self._found}
 
 
@@ -179,7 +183,7 @@ def explain(source: LogSource, app: str, *, submitted: int = 1, audited: bool = 
     """
     before, position = rebuild(source.log, to=source.log.before(submitted - 1).seq)
     story = explained(source.log.facts(position, to=source.to), app, now=source.now, before=before)
-    story["estimate"] = given(source.log, app, source.now(), story["estimate"])
+    story["estimate"] = given(source.log, story["app"], source.now(), story["estimate"])
     return {"verdict": source.checked.verdict(source.to), **story} if audited else story
 
 
@@ -250,8 +254,10 @@ def whatif(source: LogSource, rules: Any) -> object:  # noqa: ANN401 (OtherRules
 
 
 def lane_of(name: str) -> str:
-    """Which answers wait for each other: those about one app, and those about everything."""
-    return "app" if name in {"explain", "timeline", "plan", "estimates"} else "all"
+    """Which answers wait for each other: those about one app, those about all that wait, and those about everything."""
+    if name == "estimates":
+        return "ahead"
+    return "app" if name in {"explain", "timeline", "plan"} else "all"
 
 
 def timeline(source: LogSource, app: str, *, past: bool) -> object:

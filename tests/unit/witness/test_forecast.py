@@ -17,6 +17,7 @@ from scheduler.model.commands import (
     SubmitApp,
 )
 from scheduler.model.sender import NOBODY
+from scheduler.rules.snapshot_records import lines, restored
 from tests.property.given import Cluster
 from tests.unit.recorded import facts
 from witness import forecast as forecasts
@@ -151,6 +152,25 @@ def test_a_course_that_is_cut_off_says_up_to_when_it_went(monkeypatch: pytest.Mo
     found = of(cluster, "x4")
     assert found.latest is None
     assert found.why.startswith("not before 1970-01-01")
+
+
+def test_after_many_turns_a_course_takes_larger_steps_and_tells_times_that_are_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = played(*[submit(f"x{n}", cores=8, limit_s=100 + 7 * n) for n in range(20)])
+    exact = forecast(cluster.state, cluster.state.at)
+    monkeypatch.setattr(forecasts, "EXACT_TURNS", 3)
+    course = forecasts.VirtualCourse(restored(lines(cluster.state)), cluster.state.at, list(exact))
+    course.run()
+    turns, stepped = course._turns, forecast(cluster.state, cluster.state.at)
+    monkeypatch.setattr(forecasts, "STEP", 1)
+    course = forecasts.VirtualCourse(restored(lines(cluster.state)), cluster.state.at, list(exact))
+    course.run()
+    assert course._turns < turns
+    for app, each in exact.items():
+        assert each.latest is not None
+        late = (stepped[app].latest or 0) - each.latest
+        assert 0 <= late <= (each.latest - cluster.state.at) * 0.06, f"{app}: {each} and {stepped[app]}"
 
 
 def test_explain_and_plan_tell_the_estimate() -> None:
