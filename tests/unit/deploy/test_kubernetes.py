@@ -59,14 +59,14 @@ def test_kustomize_builds_the_base_with_the_file_of_the_pool(tmp_path: Path) -> 
     overlay.mkdir()
     shutil.copytree(FOLDER, tmp_path / "base")
     (overlay / "kustomization.yaml").write_text(
-        "resources: [../base]\nimages: [{name: fairlog, newName: registry.example.org/fairlog, newTag: 0.2.0}]\n"
+        "resources: [../base]\nimages: [{name: fairlog, newName: registry.example.org/fairlog, newTag: 0.3.0}]\n"
     )
     said = subprocess.run(["kubectl", "kustomize", str(overlay)], capture_output=True, text=True, check=True).stdout
     built = list(yaml.safe_load_all(said))
     (config,) = [each for each in built if each["kind"] == "ConfigMap"]
     assert config["data"] == {"pool.toml": (FOLDER / "pool.toml").read_text()}
     assert len(built) == len(DOCUMENTS) + 1
-    assert said.count("image: registry.example.org/fairlog:0.2.0") == 6
+    assert said.count("image: registry.example.org/fairlog:0.3.0") == 6
     assert "image: fairlog" not in said
     assert f"name: {config['metadata']['name']}" in said.partition("kind: Deployment")[2]
 
