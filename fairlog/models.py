@@ -13,6 +13,7 @@ from scheduler.model.answers import DriverHeld as Driver
 from scheduler.model.answers import ExecutorHeld as Executor
 from scheduler.model.answers import LogEvent as Event
 from scheduler.model.answers import QueuePlace as Place
+from scheduler.model.answers import StartEstimate as Estimate
 from scheduler.model.answers import TaskShown as Task
 from scheduler.model.answers import WaitReason as Wait
 
@@ -21,6 +22,7 @@ __all__ = [
     "AppDetails",
     "Driver",
     "Efficiency",
+    "Estimate",
     "Event",
     "Executor",
     "Explanation",

@@ -324,6 +324,18 @@ def ask(road: ApiRoad, **query: str | int) -> list[dict[str, Any]]:
     return found
 
 
+def likely_starts(road: ApiRoad) -> dict[str, int | None]:
+    """App that waits -> when (ms) it probably starts, None where nobody can tell."""
+    told = road.get("/v1/estimates", fresh="true")["estimates"]
+    return {each["app"]: each["likely"] for each in told}
+
+
+def start_of(job: SlurmJob) -> int | None:
+    """When (ms) the job started, or is expected to: at its likely start if that was asked for, else at its begin."""
+    found = job.start or job.app.get("likelyStart") or job.app["beginAt"]
+    return None if found is None else int(found)
+
+
 def chosen(road: ApiRoad, me: Me | None, wanted: dict[str, str]) -> dict[str, str | int]:
     """The query for jobs of companies and users that options name."""
     query: dict[str, str | int] = {}

@@ -287,6 +287,8 @@ def tell_plan(road: ApiRoad, fields: dict[str, Any]) -> int:
         text = f"Job 0 to start at {now} using {cores} processors on nodes {nodes} in partition {PARTITION}"
     else:
         text = f"Job would wait using {cores} processors in partition {PARTITION}: {said['waitsFor']['text']}"
+        if said["estimate"] and said["estimate"]["likely"] is not None:
+            text += f"; it probably starts at {times.moment(said['estimate']['likely'])}"
     say(f"sbatch: {text}")
     return 0
 

@@ -68,7 +68,7 @@ FIELDS: dict[str, tuple[str, str, Callable[[SlurmJob], object]]] = {
     "S": (
         "START_TIME",
         "StartTime",
-        lambda job: times.moment(job.start or job.app.get("likelyStart") or job.app["beginAt"]),
+        lambda job: times.moment(jobs.start_of(job)),
     ),
     "V": ("SUBMIT_TIME", "SubmitTime", lambda job: times.moment(job.app["submittedAt"])),
     "e": (
@@ -246,8 +246,8 @@ def wanted(road: ApiRoad, asked: dict[str, str], named: jobs.Named, states: set[
     found: list[SlurmJob] = []
     apps = jobs.ask(road, **query)
     if "start" in asked and apps:
-        told = {each["app"]: each["likely"] for each in road.get("/v1/estimates", fresh="true")["estimates"]}
-        apps = [{**app, "likelyStart": told.get(app["app"])} for app in apps]
+        starts = jobs.likely_starts(road)
+        apps = [{**app, "likelyStart": starts.get(app["app"])} for app in apps]
     begun = [str(app["submittedSeq"]) for app in apps if app["admittedAt"] and (app["array"] or app["endedAt"])]
     if begun:  # tasks of arrays have states of their own, and those of jobs that have ended know where they ran
         again = jobs.ask(road, **{**query, "ids": ",".join(begun), "tasks": "true"})

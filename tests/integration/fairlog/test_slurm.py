@@ -468,6 +468,16 @@ def test_lists_of_nodes_have_the_columns_of_slurm(slurm: Slurm) -> None:
         "TIME",
     ]
     assert slurm.ok("scontrol", "show", "hostlist", "n1,n2,n3,x") == "n[1-3],x\n"
+    asked = ("--parsable", "-c", "4", "-t", "10", "--wrap", "sleep 600")
+    large = [slurm.ok("sbatch", *asked).strip() for _ in range(2)]
+    behind = slurm.ok("sbatch", *asked).strip()
+    wait_until(lambda: all(slurm.state(job) == "RUNNING" for job in large), "the first jobs")
+    listed = slurm.ok("squeue", "-h", "--start", "-o", "%i %t %S")
+    assert re.fullmatch(rf"(.*\n)*{behind} PD [0-9T:-]{{19}}\n(.*\n)*", listed), listed
+    waits = slurm.run("sbatch", "--test-only", "-c", "4", "--wrap", "true")
+    assert re.search(r"; it probably starts at [0-9T:-]{19}$", waits.err.strip()), waits.err
+    slurm.ok("scancel", *large, behind)
+    wait_until(lambda: slurm.run("sbatch", "--test-only", "--wrap", "true").err.find("to start at") > 0, "room")
     planned = slurm.run("sbatch", "--test-only", "--wrap", "true")
     assert re.fullmatch(
         r"sbatch: Job 0 to start at [0-9T:-]{19} using 1 processors on nodes worker-\d in .*\n", planned.err
