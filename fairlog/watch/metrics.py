@@ -372,9 +372,8 @@ def of_estimates(known: ErrorsOfEstimates | None) -> Iterator[Metric]:
     counted = ErrorsOfEstimates(0, 0, 0, 0) if known is None else known
     yield _gauge("estimates_compared", "Estimates of starts that were compared with what came.", counted.number)
     yield _gauge("estimates_within", "Of these, how many starts were in the span that was told.", counted.within)
-    if known is not None:
-        values = {("0.5",): known.median_ms / 1000, ("0.9",): known.p90_ms / 1000}
-        yield _gauges("estimate_error_seconds", "How far they were from what came.", ("quantile",), values)
+    values = {} if known is None else {("0.5",): known.median_ms / 1000, ("0.9",): known.p90_ms / 1000}
+    yield _gauges("estimate_error_seconds", "How far they were from what came.", ("quantile",), values)
 
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
