@@ -19,6 +19,7 @@ from scheduler.model.commands import EndApp, EndedDriver, EndedExecutor, Started
 from scheduler.model.errors import CommandRejected
 from scheduler.model.events import DriverAllocated, ExecutorAllocated
 from scheduler.model.sender import ASSUMED
+from scheduler.rules.preconditions import EDITIONS
 from scheduler.rules.simulate import NEVER
 from scheduler.rules.snapshot_records import lines, restored
 from scheduler.rules.turn import Turn
@@ -70,10 +71,11 @@ def forecast(
 ) -> dict[str, Estimate]:
     """The estimates at `at` (ms) of those of these apps that wait, None = of all that do. The state stays as it is.
 
-    Each course takes at most `MOST_TURNS` turns and `within_s`.
+    Each course takes at most `MOST_TURNS` turns and `within_s`. By an edition of the rules that no master serves any
+    more there are none (semantics H8).
     """
     meant = [app for app in waiting(state) if apps is None or app.id in apps]
-    if not meant:
+    if not meant or state.edition != EDITIONS[-1]:
         return {}
     at, names, known = max(at, state.at), [app.id for app in meant], list(lines(state))
     with unhindered():
