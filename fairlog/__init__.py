@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from fairlog.engines.functions import Executor
     from fairlog.engines.mailbox import Mailbox
     from scheduler.model.commands import (
+        AddWindow,
         CancelTask,
         ChangeCompany,
         ChangeEdition,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
         RegisterCompany,
         ReleaseApp,
         RemoveCompany,
+        RemoveWindow,
         RemoveWorker,
         ReprioritizeApp,
         RequeueApp,
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "AddWindow",
     "AsyncClient",
     "AsyncJob",
     "CancelTask",
@@ -63,6 +66,7 @@ __all__ = [
     "RegisterCompany",
     "ReleaseApp",
     "RemoveCompany",
+    "RemoveWindow",
     "RemoveWorker",
     "ReprioritizeApp",
     "RequeueApp",

@@ -5,7 +5,7 @@ Decisions are an admission (A, C, U, F), a driver's worker (D), and an executor'
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Collection, Container, Mapping
 from typing import Any, NamedTuple
 
 from scheduler.model.events import Computed, DriverAllocated, ExecutorAllocated, Fixed, OnePerWorker
@@ -19,6 +19,7 @@ from scheduler.rules.labels import amounts_in, met_by, sought, tried_by
 from scheduler.rules.placement.executors import PLACEMENTS
 from scheduler.rules.placement.sizing import executor_sizes
 from scheduler.rules.state import ClusterState
+from scheduler.rules.windows import barred
 from witness.entitled_reasons import is_entitled, why_entered
 
 Reason = dict[str, str]
@@ -115,10 +116,18 @@ def why_executors(state: ClusterState, app: App, event: ExecutorAllocated, at: i
         reasons, candidates = _seen(state, app, event)
     if without:
         workers = reasons["workers"]
-        names = ", ".join(sorted(without)[:5]) + (f" and {len(without) - 5} more" if len(without) > 5 else "")
-        text = f"{workers['text']}, without {names}, where executors of it failed (W7)"
+        closed = barred(state, app, at)
+        text = workers["text"] + _without(without, "where executors of it failed (W7)", closed)
+        text += _without(closed, "which have a window (W14)")
         reasons["workers"] = _reason(workers["rule"], text)
     return Batch(together, reasons, candidates)
+
+
+def _without(names: Collection[str], why: str, but: Collection[str] = ()) -> str:
+    """Which workers were left out, and why."""
+    left = sorted({*names} - {*but})
+    more = f" and {len(left) - 5} more" if len(left) > 5 else ""
+    return f", without {', '.join(left[:5])}{more}, {why}" if left else ""
 
 
 def _seen(

@@ -17,7 +17,7 @@ from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.admission.app import APP_POLICIES
 from scheduler.rules.admission.limits import Broken, holder_text, over_app_cores
 from scheduler.rules.admission.queue import CompanyQueue, UserQueue
-from scheduler.rules.entities import App, Worker
+from scheduler.rules.entities import App, Window, Worker
 from scheduler.rules.failures import kept_from
 from scheduler.rules.failures import left_out as left_out_of
 from scheduler.rules.labels import excluded_by, met_by, sought
@@ -26,6 +26,7 @@ from scheduler.rules.placement.sizing import executor_memory_mb, for_tasks, smal
 from scheduler.rules.state import ClusterState
 from scheduler.rules.submission import nearest
 from scheduler.rules.views import exclusions, suspicion
+from scheduler.rules.windows import barring
 from witness.entitled_reasons import in_need, left_out
 from witness.failing import exclusion_in_words, suspicion_in_words
 
@@ -34,6 +35,8 @@ _OF_WORKERS = {
     "workers-full",
 }
 """The causes that depend on which workers an app may use."""
+_WITHOUT_WORKER = {"no-live-worker", "no-worker-large-enough"}
+"""The causes of an app that no live worker could host."""
 _NAMED = 5
 """The largest number of names in a sentence."""
 
@@ -60,6 +63,8 @@ def waits_for(state: ClusterState, app: App) -> Wait | None:
     Where that depends on which workers it may use by their labels, it is said how many these are (P9).
     """
     wait = _waits_for(state, app)
+    if wait is not None and state.windows and wait.cause in _WITHOUT_WORKER:
+        wait = _closed_to_all(state, app) or wait
     if wait is None or wait.cause not in _OF_WORKERS or not (app.need.demand or _any_taint(state)):
         return wait
     return wait._replace(tell=partial(_within_labels, state, app, wait.tell))
@@ -274,7 +279,9 @@ def _smallest(state: ClusterState, app: App) -> Resources:
 
 
 def _barred(state: ClusterState, app: App, size: Resources, kept: Collection[str]) -> Wait | None:
-    """The app is excluded from the workers that have room (W7, W9), or these are suspected (W8)."""
+    """The app is excluded from the workers that have room (W7, W9, W14), or these are suspected (W8)."""
+    if (closed := _behind_windows(state, app, size)) is not None:
+        return closed
     there = [state.workers[name] for name in kept if name in state.workers]
     if any(worker.status == "alive" and worker.open_to(app.id).covers(size) for worker in there):
         unstartable = all(app.troubles[worker.id].unstartable for worker in there)
@@ -282,6 +289,48 @@ def _barred(state: ClusterState, app: App, size: Resources, kept: Collection[str
     able = _usable(state, app)
     suspects = [each for each in state.indexes.suspects if each.shut and each.free.covers(size) and each in able]
     return Wait("suspect-worker", "W8", partial(_suspected, suspects)) if suspects else None
+
+
+def _behind_windows(state: ClusterState, app: App, size: Resources) -> Wait | None:
+    """Workers have room, but a window is in the way of the app (semantics W14)."""
+    found = [
+        (window, worker)
+        for window in barring(state, app, state.at)
+        for worker in _usable(state, app)
+        if worker.id in window.names and worker.open_to(app.id).covers(size)
+    ]
+    return Wait("window", "W14", partial(_until_windows, state, app, found)) if found else None
+
+
+def _closed_to_all(state: ClusterState, app: App) -> Wait | None:
+    """Workers could host the app, but have a window now (semantics W14)."""
+    size = app.need.least if app.need.driver == NOTHING else app.need.driver
+    found = [
+        (state.windows[worker.window], worker)
+        for worker in state.workers.values()
+        if worker.window and worker.offer.covers(size) and met_by(app.need.demand, worker.labels, worker.taints)
+    ]
+    return Wait("window", "W14", partial(_until_windows, state, app, found)) if found else None
+
+
+def _until_windows(state: ClusterState, app: App, found: Sequence[tuple[Window, Worker]]) -> Told:
+    """Which windows are in the way, on which workers, and until when."""
+    windows = {window.id: window for window, _ in found}
+    said = []
+    for name, window in windows.items():
+        workers = [worker.id for each, worker in found if each is window]
+        more = f" and {len(workers) - _NAMED} more" if len(workers) > _NAMED else ""
+        whose = f" for company {window.company}" if window.company else ""
+        span = f"window {name}{whose} on {', '.join(workers[:_NAMED])}{more} from {moment(window.begin)} to "
+        said.append(span + moment(window.end))
+    text = f"it may not run within {'; '.join(said)}"
+    if app.max_runtime_s is not None and any(state.at < each.closes for each in windows.values()):
+        text += f", and its maximum runtime of {app.max_runtime_s} s is not over before"
+    listed = [
+        {"window": each.id, "begin": each.begin, "end": each.end, "company": each.company or None}
+        for each in windows.values()
+    ]
+    return text, {"windows": listed, "workers": sorted({worker.id for _, worker in found})[:100]}
 
 
 def _excluded(state: ClusterState, app: App) -> Told:

@@ -16,6 +16,7 @@ VIEWS = {
     "companies": "/v1/companies",
     "shares": "/v1/shares",
     "limits": "/v1/limits",
+    "windows": "/v1/windows",
     "settings": "/v1/settings",
     "edition": "/v1/edition",
     "cluster": "/v1/cluster",

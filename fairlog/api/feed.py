@@ -54,8 +54,9 @@ class Told(NamedTuple):
         return self.whole if self.owner is not None and allowed(*self.owner) else self.public
 
 
-_TOPICS = {"App": "apps", "Executor": "apps", "Driver": "apps", "Ro": "apps", "Hold": "apps", "Re": "apps"}
-_TOPICS |= {"Worker": "workers", "LostW": "workers", "Company": "companies", "Command": "log", "Log": "log"}
+_TOPICS = dict.fromkeys(("App", "Executor", "Driver", "Ro", "Hold", "Re"), "apps")
+_TOPICS |= dict.fromkeys(("Worker", "LostW", "Window"), "workers")
+_TOPICS |= {"Company": "companies", "Command": "log", "Log": "log"}
 """How the names of event types begin -> what they change."""
 
 

@@ -147,6 +147,7 @@ _SHOWN: dict[str, Any] = {
     "companies": answers.CompanyShown,
     "shares": answers.SharesShown,
     "limits": answers.LimitShown,
+    "windows": answers.WindowShown,
     "settings": SettingsShown,
     "edition": answers.Edition,
     "cluster": answers.ClusterShown,
@@ -373,6 +374,8 @@ ROUTES: tuple[Route, ...] = (
     _do("POST", "/v1/workers/{worker}/undrain", commands.UndrainWorker, "cluster", "Return a worker to service."),
     _do("POST", "/v1/workers/{worker}/decommission", commands.DecommissionWorker, "cluster", "Retire a worker."),
     _do("POST", "/v1/workers/{worker}/remove", commands.RemoveWorker, "cluster", "Remove a worker."),
+    _do("POST", "/v1/windows", commands.AddWindow, "cluster", "Add a window, in which nothing runs on some workers."),
+    _do("DELETE", "/v1/windows/{window}", commands.RemoveWindow, "cluster", "Remove a window, or end it now."),
     _work(
         f"{_OF_WORKER}/grants",
         "workerGrants",
@@ -673,6 +676,7 @@ ROUTES: tuple[Route, ...] = (
         long=True,
     ),
     _see("limits", "The limits.", many=True),
+    _see("windows", "The windows that are not over, the first to begin first.", many=True),
     _see("settings", "The settings in force."),
     _see("edition", "The edition of the rules of sharing in force."),
     _see(

@@ -43,6 +43,8 @@ ELSEWHERE = {
     "smap": "`fairlog top` shows shares, queue and workers live",
     "sview": "`fairlog top` shows shares, queue and workers live, and `fairlog page` opens the page",
     "sattach": "`fairlog logs --follow APP` prints the output of an app as it is written",
+    "reservation": "`fairlog window add` keeps workers for maintenance or for a company",
+    "maintenance": "`fairlog window add` keeps workers for maintenance",
     "cordon": "`fairlog drain WORKER` stops granting on a worker",
     "uncordon": "`fairlog undrain WORKER` returns a worker to service",
     "resume": "`fairlog release APP` lets an app on hold start; `fairlog undrain WORKER` returns a worker",

@@ -75,6 +75,7 @@ VERBS = {
     "decommission": ("cluster", "Stop the executors of workers, and never grant on these workers again."),
     "undrain": ("cluster", "Return drained workers to service."),
     "remove": ("cluster", "Remove workers once they are empty (--force: at once); forget lost ones."),
+    "window": ("windows", "Add, list or remove times in which nothing runs on some workers."),
     "shares": ("cluster", "Show what companies and users hold, and each company's share of its quota."),
     "logs": ("logs", "Print the output of apps' tasks, or of the programs of their executors."),
     "exec": ("visit", "Run a command beside the tasks of a running app, and exit with its code."),

@@ -189,6 +189,8 @@ class ExecutorHeld(Camel, frozen=True, kw_only=True):
     locality: str | None
     leaves_for: str | None = None
     """The app of another company for which it is told to leave, by `deadline`."""
+    leaves_before: str | None = None
+    """The window before which it leaves, by `deadline` (semantics W14)."""
     deadline: int | None = None
     slot_until: int | None = None
     """When the slot is over in which it was granted (semantics H10)."""
@@ -328,6 +330,29 @@ class HeldRoom(Camel, frozen=True, kw_only=True):
     leaving: list[str]
 
 
+class WindowAhead(Camel, frozen=True, kw_only=True):
+    """A window of a worker: from when to when (ms) nothing runs there, or of nobody but the company (semantics W14)."""
+
+    window: str
+    begin: int
+    end: int
+    company: str | None
+    """None = it is for nobody, as for maintenance."""
+    reason: str
+
+
+class WindowShown(WindowAhead, frozen=True, kw_only=True):
+    """A window: its workers, what stands there that must not run in it, and whether it has begun (semantics W14)."""
+
+    workers: list[str]
+    notice: int
+    """How many seconds before its beginning who runs there is told to leave."""
+    closing: bool
+    """Whether that time has come."""
+    in_the_way: list[str]
+    """Executors and drivers that are still there, at most 100."""
+
+
 class WorkerShown(Camel, frozen=True, kw_only=True):
     """A worker: its offer, what of it is granted, and why and since when it is held, suspected, draining or lost."""
 
@@ -359,6 +384,8 @@ class WorkerShown(Camel, frozen=True, kw_only=True):
     holds: list[HeldRoom]
     remembered_until: int | None = None
     """Until when the offer of a lost worker is remembered (semantics N3)."""
+    window: WindowAhead | None = None
+    """The first of its windows that is not over."""
 
 
 class AccountShown(Camel, frozen=True, kw_only=True):

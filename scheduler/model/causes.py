@@ -97,6 +97,11 @@ CAUSES = {
         "workers are suspected",
         "The workers with room are suspected; they are tried again by themselves.",
     ),
+    "window": Cause(
+        "a window is in the way",
+        "It starts once the window is over; a maximum runtime that ends before it lets it start sooner.",
+        "ReqNodeNotAvail",
+    ),
     "need": Cause(
         "room is being made for it",
         "Nothing: room is made for it by the date that it is told.",

@@ -158,6 +158,27 @@ class UndrainWorker(_CommandFields, frozen=True):
     unwell: bool = False
 
 
+class AddWindow(_CommandFields, frozen=True):
+    """From `begin` to `end` (ms) nothing runs on these workers, or of nobody but the company (semantics W14).
+
+    `notice_s` before its beginning, whoever runs there is told to leave. `reason`: what it is for, which all can read.
+    """
+
+    window: str
+    workers: tuple[str, ...]
+    begin: int
+    end: int
+    company: str = ""
+    reason: str = ""
+    notice_s: int = 300
+
+
+class RemoveWindow(_CommandFields, frozen=True):
+    """The window is off, or over now (semantics W14)."""
+
+    window: str
+
+
 class RemoveWorker(_CommandFields, frozen=True):
     """Remove the worker once it is empty, or with `force` at once; its executors are lost (semantics W3)."""
 
@@ -573,6 +594,7 @@ AccountCommand = (
 )
 CompanyCommand = RegisterCompany | ChangeCompany | SetLimit | RemoveCompany
 WorkerCommand = RegisterWorker | DrainWorker | DecommissionWorker | UndrainWorker | RemoveWorker | LoseWorker
+WindowCommand = AddWindow | RemoveWindow
 AppCommand = (
     SubmitApp
     | ScaleApp
@@ -597,6 +619,7 @@ Command = (
     | CompanyCommand
     | AccountCommand
     | WorkerCommand
+    | WindowCommand
     | AppCommand
     | OrderCommand
     | Report

@@ -283,7 +283,7 @@ class WorkerChanged(_EventFields, frozen=True):
     """The worker's status and offer, in full; `leaving` = draining, and removed once empty (semantics W3).
 
     `reason`: why it drains, as whoever drained it has said. `unwell`: it drains until its own health check succeeds
-    (W11).
+    (W11). `window`: it drains for that window, or is back after it (W14).
     """
 
     worker: str
@@ -292,6 +292,28 @@ class WorkerChanged(_EventFields, frozen=True):
     addresses: Addresses = {}
     reason: str = ""
     unwell: bool = False
+    window: str = ""
+
+
+class WindowAdded(_EventFields, frozen=True):
+    """From `begin` to `end` (ms) nothing runs on these workers, or of nobody but the company (semantics W14).
+
+    `notice_s` before its beginning, whoever runs there is told to leave. `reason`: what it is for.
+    """
+
+    window: str
+    workers: tuple[str, ...]
+    begin: int
+    end: int
+    notice_s: int
+    company: str = ""
+    reason: str = ""
+
+
+class WindowRemoved(_EventFields, frozen=True):
+    """The window is over, or an operator has removed it (semantics W14)."""
+
+    window: str
 
 
 class WorkerRemoved(_EventFields, frozen=True):
@@ -562,12 +584,13 @@ class ExecutorRevoked(_EventFields, frozen=True):
 
     `reclaimed`: it leaves for a claimant, which has waited since `since` (ms) and whose hold is at position `hold`, by
     `rule` E2, E3 or E7, or H6 and why. Where reclaiming is firm, the worker ends its tasks at `deadline` (ms) (E5).
+    `window`: it leaves before that window begins, and its tasks are ended at `deadline` (W14).
     """
 
     app: str
     executor: str
     worker: str
-    reason: Literal["killed", "idle", "reclaimed"] = "killed"
+    reason: Literal["killed", "idle", "reclaimed", "window"] = "killed"
     hold: int = 0
     claimant: str | None = None
     claimant_company: str | None = None
@@ -575,6 +598,7 @@ class ExecutorRevoked(_EventFields, frozen=True):
     since: int | None = None
     deadline: int | None = None
     shares: Shares | None = None
+    window: str = ""
 
     @property
     def why(self) -> Literal["surplus", "move", "plan", "cap"] | None:
@@ -600,7 +624,7 @@ class ExecutorRemoved(_EventFields, frozen=True):
     app: str
     executor: str
     worker: str
-    reason: Literal["exited", "failed", "lost", "killed", "idle", "reclaimed"]
+    reason: Literal["exited", "failed", "lost", "killed", "idle", "reclaimed", "window"]
     exit_code: int | None = None
     done: bool = False
     finished: bool = False
@@ -701,9 +725,13 @@ class TaskCancelled(_EventFields, frozen=True):
 
 
 class AppRequeued(_EventFields, frozen=True):
-    """The app left waitingApps for its user's queue; what runs of it is to stop (semantics X6)."""
+    """The app left waitingApps for its user's queue; what runs of it is to stop (semantics X6).
+
+    `window`: the window before which its driver has to leave (W14).
+    """
 
     app: str
+    window: str = ""
 
 
 class AppExpired(_EventFields, frozen=True):
@@ -865,6 +893,8 @@ WorkerEvent = (
     WorkerRegistered
     | WorkerLabelled
     | WorkerChanged
+    | WindowAdded
+    | WindowRemoved
     | WorkerRemoved
     | LostWorkersForgotten
     | WorkerSuspected

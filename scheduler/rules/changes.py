@@ -34,6 +34,8 @@ OF_NOBODY = frozenset(
         events.SlotAwaited,
         events.ExecutorChanged,
         events.WorkerLabelled,
+        events.WindowAdded,
+        events.WindowRemoved,
         events.WorkerSuspected,
         events.WorkerProbed,
         events.WorkerCleared,

@@ -20,7 +20,7 @@ from scheduler.model.resources import Resources, amounts_of
 from scheduler.model.sender import NOBODY, By
 from scheduler.model.targets import check_allowed
 from scheduler.model.text import MAX_DETAIL, one_line
-from scheduler.rules import membership
+from scheduler.rules import membership, windows
 from scheduler.rules.demand import after_removal, backlog, gave_back, scaled, stopped
 from scheduler.rules.entities import Allocation, App, Company, Worker
 from scheduler.rules.failures import could_host_elsewhere, left_out
@@ -116,6 +116,8 @@ def decide(state: ClusterState, command: Command, at: int | None = None, by: By 
             return _undrain(_worker(state, command.worker), unwell=command.unwell)
         case commands.RemoveWorker():
             return _remove_worker(state, command)
+        case commands.AddWindow() | commands.RemoveWindow():
+            return windows.decided(state, command, state.at if at is None else at)
         case commands.RestoreLog():
             return _restored(state, command)
         case commands.AcceptLog():
@@ -145,10 +147,7 @@ def decide(state: ClusterState, command: Command, at: int | None = None, by: By 
         ):
             return membership.decided(state, command, by, state.at if at is None else at)
         case commands.RemoveCompany():
-            company = _company(state, command.company)
-            if company.apps:
-                raise errors.CompanyInUse(command.company, company.apps)
-            return [facts.CompanyRemoved(company=command.company)]
+            return _remove_company(state, command.company)
         case commands.ChangeEdition():
             return _change_edition(state, command.edition)
         case commands.ConfigureCluster():
@@ -215,12 +214,12 @@ def place(state: ClusterState, app: App, at: int, most: Resources | None = None)
     """The executors that `app` gets next at time `at` (ms), grouped by worker in the order of the candidates.
 
     With `most`, only whole executors that fit into that much (semantics P6). Room that is held for the app counts (H6),
-    workers from which it is excluded do not (W7). The caller folds them before it calls again. None fits at present if
+    workers that are closed to it do not (W7, W14). The caller folds them before it calls again. None fits at present if
     it is empty.
     """
     if not app.owed:
         return []
-    if not app.troubles and not app.holds:
+    if not (app.troubles or app.holds or state.windows):
         return _place(state, app, at, most)
     for without in left_out(state, app, app.need.least, at):
         with state.seen_by(app, without):
@@ -345,7 +344,8 @@ def _can_start_elsewhere(state: ClusterState, app: App, worker: Worker) -> bool:
 def _executor_started(state: ClusterState, command: commands.StartedExecutor) -> list[Event]:
     """An executor runs, also one that is to leave for a claim: its time counts (semantics X1, H7)."""
     executor = _executor(state, command.executor)
-    new = executor.status == "starting" or (executor.claim > 0 and not executor.started)
+    leaves = executor.claim > 0 or executor.revoked == "window"
+    new = executor.status == "starting" or (leaves and not executor.started)
     return [facts.ExecutorChanged(executor=executor.id)] if new and _is_its_worker(executor, command.worker) else []
 
 
@@ -516,6 +516,7 @@ def _register_worker(state: ClusterState, command: commands.RegisterWorker) -> l
             addresses=addresses,
             reason=worker.reason,
             unwell=worker.unwell,
+            window=worker.window,
         ),
         *_labelled(command, worker.labels, worker.taints),
     ]
@@ -547,10 +548,11 @@ def _with_status(
 
 
 def _drain(worker: Worker, command: commands.DrainWorker) -> list[Event]:
-    """Draining, unless it was decommissioned (semantics W3) or drains for another reason than its health (W11)."""
+    """Draining, unless it was decommissioned (W3) or drains neither for its health (W11) nor for a window (W14)."""
     if command.reason:
         check_name("the reason", command.reason)
-    if worker.decommissioned or (worker.status == "draining" and (command.unwell or not worker.unwell)):
+    by_itself = worker.unwell or worker.window != ""
+    if worker.decommissioned or (worker.status == "draining" and (command.unwell or not by_itself)):
         return []
     if command.unwell and worker.status == "leaving":
         return []
@@ -561,6 +563,11 @@ def _undrain(worker: Worker, *, unwell: bool) -> list[Event]:
     """Alive again, unless it was decommissioned (semantics W3); with `unwell`, only if its health was why (W11)."""
     if unwell:
         return [_with_status(worker, "alive", "")] if worker.unwell else []
+    if worker.window:
+        raise InvalidCommand(
+            f"worker {worker.id!r} drains for the window {worker.window!r}; `fairlog window remove {worker.window}` "
+            "ends that"
+        )
     if worker.decommissioned:
         raise InvalidCommand(
             f"worker {worker.id!r} was decommissioned; run `fairlog remove {worker.id}` and restart its agent"
@@ -680,6 +687,15 @@ def _change_company(state: ClusterState, command: commands.ChangeCompany) -> lis
         changed[name] = changed[name] or None
     check_runtimes(changed["default_max_runtime_s"], changed["max_max_runtime_s"])
     return [] if changed == known else [facts.CompanyChanged(**changed)]
+
+
+def _remove_company(state: ClusterState, name: str) -> list[Event]:
+    """The company is no more; it has neither apps nor windows. Raises: CompanyInUse, InvalidCommand, UnknownCompany."""
+    company = _company(state, name)
+    if company.apps:
+        raise errors.CompanyInUse(name, company.apps)
+    windows.check_unreserved(state, name)
+    return [facts.CompanyRemoved(company=name)]
 
 
 def _company(state: ClusterState, name: str) -> Company:

@@ -60,7 +60,7 @@ class Allocation:
     worker: str
     resources: Resources
     status: Literal["starting", "running", "stopping"]
-    revoked: Literal["killed", "idle", "reclaimed"] | None
+    revoked: Literal["killed", "idle", "reclaimed", "window"] | None
     """Why it was told to stop while its app goes on."""
     locality: Locality | None
     idle_since: int | None
@@ -203,6 +203,8 @@ class Worker:
     """Whether it drains until its own health check succeeds (semantics W11)."""
     taints: tuple[str, ...] = ()
     """What apps must tolerate (semantics P9)."""
+    window: str = ""
+    """The window for which it drains (semantics W14)."""
 
     @property
     def shut(self) -> bool:
@@ -229,6 +231,33 @@ class Worker:
     def beside_drivers(self) -> Resources:
         """What it offers, less what drivers hold there."""
         return self.offer - sum((driver.resources for driver in self.drivers.values()), NOTHING)
+
+
+@dataclass(slots=True, eq=False)
+class Window:
+    """A time in which nothing runs on some workers, or of nobody but a company, "" = nothing (semantics W14)."""
+
+    id: str
+    workers: tuple[str, ...]
+    begin: int
+    end: int
+    notice_s: int
+    company: str = ""
+    reason: str = ""
+    names: frozenset[str] = field(init=False)
+    """Its workers."""
+
+    def __post_init__(self) -> None:
+        self.names = frozenset(self.workers)
+
+    @property
+    def closes(self) -> int:
+        """From when on (ms) its workers take nothing that must not run in it."""
+        return self.begin - self.notice_s * 1000
+
+    def concerns(self, company: str) -> bool:
+        """Whether it keeps apps of that company out."""
+        return not self.company or self.company != company
 
 
 class Election(NamedTuple):

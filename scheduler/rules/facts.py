@@ -22,7 +22,18 @@ from scheduler.rules.admission.queue import AppQueue
 from scheduler.rules.changes import LastFilling
 from scheduler.rules.claims import Claims
 from scheduler.rules.dependents import Dependents
-from scheduler.rules.entities import NO_SPENT, Allocation, App, Company, Election, Hold, LostWorker, Slot, Worker
+from scheduler.rules.entities import (
+    NO_SPENT,
+    Allocation,
+    App,
+    Company,
+    Election,
+    Hold,
+    LostWorker,
+    Slot,
+    Window,
+    Worker,
+)
 from scheduler.rules.fleet import Fleet
 from scheduler.rules.indexes import Indexes
 from scheduler.rules.labels import Demands
@@ -66,6 +77,10 @@ class Facts:
         self.companies: dict[str, Company] = {}
         self.workers: dict[str, Worker] = {}
         self.apps: dict[str, App] = {}
+        self.windows: dict[str, Window] = {}
+        """By their names, in the order in which they were added, until they are over (semantics W14)."""
+        self.planned: dict[str, tuple[Window, ...]] = {}
+        """Worker -> its windows, the first one first."""
         self.lost: dict[str, LostWorker] = {}
         """The workers that were lost and are still remembered, in the order of their loss (semantics N3)."""
         self.offers: dict[Resources, int] = {}
@@ -114,7 +129,7 @@ class Facts:
         """The time (ms) of a turn and which of them may take a step in it, as its beginning tells; it is no fact."""
         self.dependents = Dependents()
         self.filling = LastFilling()
-        self._indexes = Indexes(self.apps, self.workers, self.slots)
+        self._indexes = Indexes(self.apps, self.workers, self.slots, self.planned)
         self.changed = self._indexes.changed
 
     def wanting(self) -> list[App]:
@@ -168,6 +183,7 @@ class Facts:
         first = next(iter(self.lost.values()), None)
         remembered_ms = self.settings.remember_lost_s * 1000
         timers.set("", 0, () if first is None else ((first.at + remembered_ms, "lost"),))
+        timers.set("", 1, ((min([each.end for each in self.windows.values()]), "over"),) if self.windows else ())
         return timers
 
     def any_due(self, at: int) -> bool:

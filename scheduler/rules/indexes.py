@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from scheduler.model.events import OnePerWorker
 from scheduler.model.resources import NOTHING
+from scheduler.rules.closings import closings
 from scheduler.rules.followers import workers_asked
 from scheduler.rules.keyed import Keyed, Place
 from scheduler.rules.placement.delay import timers_of
@@ -19,7 +20,7 @@ from scheduler.rules.trouble import suspicion_timers
 
 if TYPE_CHECKING:
     from scheduler.model.events import ClusterConfigured
-    from scheduler.rules.entities import App, Need, Slot, Worker
+    from scheduler.rules.entities import App, Need, Slot, Window, Worker
     from scheduler.rules.timers import What
 
 Key = tuple[str, "Need", str]
@@ -100,8 +101,14 @@ class Changes:
 class Indexes:
     """The indexes of the apps and workers of a state."""
 
-    def __init__(self, apps: Mapping[str, App], workers: Mapping[str, Worker], slots: Mapping[str, Slot]) -> None:
-        self._apps, self._workers, self._slots = apps, workers, slots
+    def __init__(
+        self,
+        apps: Mapping[str, App],
+        workers: Mapping[str, Worker],
+        slots: Mapping[str, Slot],
+        planned: Mapping[str, tuple[Window, ...]],
+    ) -> None:
+        self._apps, self._workers, self._slots, self._planned = apps, workers, slots, planned
         self.changed = Changes()
         self.owed: Keyed[App] = Keyed(_owed)
         """The apps that placement still owes executors, by what they have in common and by admission (semantics P6)."""
@@ -147,7 +154,10 @@ class Indexes:
         for name in workers:
             worker = self._workers.get(name)
             moved += [name for each in self.of_workers if each.refresh(name, worker)]
-            if self.timers.set(name, OF_A_WORKER, () if worker is None else suspicion_timers(worker)):
+            due = [] if worker is None else suspicion_timers(worker)
+            if worker is not None and name in self._planned:
+                due += closings(worker, self._planned[name], self._apps, settings, at)
+            if self.timers.set(name, OF_A_WORKER, due):
                 moved.append(name)
         workers.clear()
         return moved

@@ -100,6 +100,8 @@ _VERB_OF: Mapping[type[Any], Verb] = {
     commands.DecommissionWorker: "cluster",
     commands.UndrainWorker: "cluster",
     commands.RemoveWorker: "cluster",
+    commands.AddWindow: "cluster",
+    commands.RemoveWindow: "cluster",
     commands.RestoreLog: "archive",
     commands.AcceptLog: "archive",
     commands.LoseWorker: "lead",

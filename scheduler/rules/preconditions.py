@@ -171,6 +171,11 @@ def _worker_changed(state: Facts, event: events.WorkerChanged) -> Broken:
         return "W3", f"worker {event.worker!r} was decommissioned for good and cannot become {event.status}"
     if event.unwell and event.status != "draining":
         return "W11", f"worker {event.worker!r} cannot be {event.status} and unwell"
+    if event.window:
+        drains = event.status == "draining" and not event.unwell and event.window in state.windows
+        drains = drains and event.worker in state.windows[event.window].names
+        if not drains and (event.status, event.window) != ("alive", worker.window):
+            return "W14", f"worker {event.worker!r} cannot be {event.status} for the window {event.window!r}"
     least = (worker.offer - worker.free).at_least(_LEAST)
     if not event.offer.covers(least):
         return "W1", f"worker {event.worker!r} must offer at least {least}"
@@ -186,6 +191,24 @@ def _worker_removed(state: Facts, event: events.WorkerRemoved) -> Broken:
     if worker.executors or worker.drivers:
         return "W3", f"worker {event.worker!r} still holds {len(worker.executors) + len(worker.drivers)} allocations"
     return ("W2", f"worker {event.worker!r} was last seen at {event.last_seen}") if event.last_seen < 0 else None
+
+
+def _window_added(state: Facts, event: events.WindowAdded) -> Broken:
+    if event.window in state.windows or not event.workers or len({*event.workers}) < len(event.workers):
+        return "W14", f"window {event.window!r} is known already, or does not name workers once each"
+    if not state.at <= event.begin < event.end or event.notice_s < 1:
+        return "W14", f"window {event.window!r} cannot last from {event.begin} to {event.end}"
+    if event.company and event.company not in state.companies:
+        return "W14", f"company {event.company!r} is not registered"
+    for name in event.workers:
+        for other in state.planned.get(name, ()):
+            if event.begin < other.end and other.begin < event.end:
+                return "W14", f"worker {name!r} has the window {other.id!r} then"
+    return None
+
+
+def _window_removed(state: Facts, event: events.WindowRemoved) -> Broken:
+    return None if event.window in state.windows else ("W14", f"there is no window {event.window!r}")
 
 
 def _lost_workers_forgotten(state: Facts, event: events.LostWorkersForgotten) -> Broken:
@@ -431,7 +454,8 @@ def _executor_changed(state: Facts, event: events.ExecutorChanged) -> Broken:
     held = state.executors.get(event.executor)
     if held is None:
         return "W2", f"no executor {event.executor!r} is granted"
-    if held.status == "stopping" and (event.idle or not held.claim or held.started):
+    leaves = held.claim > 0 or held.revoked == "window"
+    if held.status == "stopping" and (event.idle or not leaves or held.started):
         return "A5", f"executor {event.executor!r} was told to stop"
     if event.idle and not state.apps[held.app].elastic:
         return "L6", f"the app of executor {event.executor!r} is not elastic"
@@ -467,6 +491,8 @@ def _hold_ended(state: Facts, event: events.HoldEnded) -> Broken:
 
 def _executor_revoked(state: Facts, event: events.ExecutorRevoked) -> Broken:
     broken = _executor(state, event, "A5")
+    if broken is None and event.reason == "window":
+        return _leaves_before_window(state, event)
     if broken is None and state.executors[event.executor].status == "stopping":
         return "A5", f"executor {event.executor!r} was told to stop already"
     if broken is not None or event.reason != "reclaimed":
@@ -480,6 +506,20 @@ def _executor_revoked(state: Facts, event: events.ExecutorRevoked) -> Broken:
         return "E2", f"app {event.app!r} cannot claim an executor of its own"
     if event.rule not in ("E2", "E3", "E7") or None in (event.since, event.deadline, event.shares):
         return "E5", f"the receipt of executor {event.executor!r} is not complete"
+    return None
+
+
+def _leaves_before_window(state: Facts, event: events.ExecutorRevoked) -> Broken:
+    """An executor that leaves before a window begins, maybe sooner than it was told to before (semantics W14)."""
+    window, held, app = state.windows.get(event.window), state.executors[event.executor], state.apps[event.app]
+    if window is None or event.worker not in window.names or not window.concerns(app.spec.company):
+        return "W14", f"window {event.window!r} does not concern executor {event.executor!r}"
+    if event.deadline is None or event.hold:
+        return "W14", f"executor {event.executor!r} is not told by when it leaves before window {event.window!r}"
+    if held.status == "stopping":
+        leaves = held.revoked in ("reclaimed", "window") and not app.over
+        if not leaves or (held.firm and held.deadline < event.deadline + (held.revoked == "window")):
+            return "A5", f"executor {event.executor!r} was told to stop already"
     return None
 
 
@@ -568,7 +608,7 @@ def _revocation_withdrawn(state: Facts, event: events.RevocationWithdrawn) -> Br
     broken = _executor(state, event, "E5")
     if broken is None:
         held = state.executors[event.executor]
-        if held.revoked != "reclaimed" or state.apps[held.app].over:
+        if held.revoked not in ("reclaimed", "window") or state.apps[held.app].over:
             return "E5", f"executor {event.executor!r} does not leave for a claim"
         if held.moved:
             return "H7", f"executor {event.executor!r} changes its place"
@@ -842,6 +882,8 @@ PRECONDITIONS: dict[type[Event], Callable[[Facts, Any], Broken]] = {
     events.WorkerRegistered: _worker_registered,
     events.WorkerLabelled: _worker_labelled,
     events.WorkerChanged: _worker_changed,
+    events.WindowAdded: _window_added,
+    events.WindowRemoved: _window_removed,
     events.WorkerRemoved: _worker_removed,
     events.LostWorkersForgotten: _lost_workers_forgotten,
     events.WorkerSuspected: _worker_suspected,

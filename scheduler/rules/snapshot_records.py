@@ -38,6 +38,7 @@ from scheduler.rules.entities import (
     LostWorker,
     Slot,
     User,
+    Window,
     Worker,
     shared_spec,
 )
@@ -184,6 +185,7 @@ _RECORDS: dict[str, type[Any]] = {
     "shown": defstruct("Shown", [("company", str)], bases=(_SnapshotRecord,)),
     "inhabited": defstruct("Inhabited", [("company", str)], bases=(_SnapshotRecord,)),
     "ranks": _record_of(Ranks, app=str),
+    "windows": _record_of(Window, "names"),
     "slots": defstruct("Slot", [("app", str), *_types(Slot).items()], bases=(_SnapshotRecord,)),
 }
 
@@ -199,6 +201,7 @@ _app = attrgetter(
     *(f"{_GROUP[name]}.{name}" if name in _GROUP else name for name in _RECORDS["apps"].__struct_fields__[1:]),
 )
 _lost, _hold, _account, _ranks = _values("lost"), _values("holds"), _values("accounts"), _values("ranks", 1)
+_window = _values("windows")
 _to_json = msgspec.json.Encoder().encode
 _line = msgspec.json.Decoder(tuple[str, msgspec.Raw]).decode
 
@@ -226,6 +229,7 @@ def lines(state: ClusterState) -> Iterator[str]:
         "shown": ((company,) for company in state.accounts.shown),
         "inhabited": ((company,) for company in state.accounts.inhabited),
         "ranks": ((app, *_ranks(ranks)) for app, ranks in state.ranks.items()),
+        "windows": map(_window, state.windows.values()),
         "slots": ((app, *slot) for app, slot in state.slots.items()),
     }
     for kind, values in tables.items():
@@ -326,6 +330,8 @@ def _restore(state: ClusterState, kind: str, record: Any) -> None:  # noqa: ANN4
             state.accounts.inhabited[record.company] = None
         case "ranks":
             state.ranks[record.app] = Ranks(record.held, record.vacant, record.used, record.done, record.counts)
+        case "windows":
+            state.windows[record.id] = Window(**values)
         case "slots":
             name = values.pop("app")
             state.slots[name] = Slot(**values)

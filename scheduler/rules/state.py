@@ -26,7 +26,7 @@ from scheduler.rules.entities import App, Company, LostWorker, Worker, spent_by
 from scheduler.rules.facts import MINUTE_MS, Facts
 from scheduler.rules.fleet import tally
 from scheduler.rules.fold import accounts, apps, cluster, grants, workers
-from scheduler.rules.fold.effects import count_apps, count_size, reconsider, set_live, set_quotas
+from scheduler.rules.fold.effects import count_apps, count_size, plan_windows, reconsider, set_live, set_quotas
 from scheduler.rules.labels import demands_of
 from scheduler.rules.placement.sizing import executor_sizes
 from scheduler.rules.preconditions import PRECONDITIONS
@@ -178,6 +178,7 @@ class ClusterState(Facts):
             "shown": list(self.accounts.shown),
             "inhabited": list(self.accounts.inhabited),
             **({"ranks": to_builtins(self.ranks)} if self.ranks else {}),
+            **({"windows": [_facts(each, "names") for each in self.windows.values()]} if self.windows else {}),
             **({"slots": [[name, *slot] for name, slot in self.slots.items()]} if self.slots else {}),
         }
 
@@ -207,6 +208,7 @@ class ClusterState(Facts):
         )
         for worker in self.workers.values():
             set_live(self, worker, was=False, now=worker.status == "alive")
+        plan_windows(self, *self.windows.values())
         for offering in self.known_workers():
             tally(self.offers, offering.offer, 1)
         set_quotas(self)
@@ -294,7 +296,8 @@ def _facts(entity: Any, *links: str) -> dict[str, Any]:  # noqa: ANN401 - a data
 
 
 def _worker_facts(worker: Worker) -> dict[str, Any]:
-    facts = _facts(worker, "executors", "drivers", "holds", "leaving", *([] if worker.taints else ["taints"]))
+    unusual = [name for name in ("taints", "window") if not getattr(worker, name)]
+    facts = _facts(worker, "executors", "drivers", "holds", "leaving", *unusual)
     return {**facts, "executors": list(worker.executors), "drivers": list(worker.drivers)}
 
 

@@ -29,6 +29,7 @@ from scheduler.model.events import (
     AppExpired,
     AppReady,
     AppRemoved,
+    AppRequeued,
     AppWarned,
     ClusterConfigured,
     CommandRefused,
@@ -50,11 +51,13 @@ from scheduler.model.events import (
     SlotEnded,
     TargetEnded,
     TargetSet,
+    WindowRemoved,
+    WorkerChanged,
     WorkerCleared,
     WorkerProbed,
 )
 from scheduler.model.sender import NOBODY, By
-from scheduler.rules import readiness
+from scheduler.rules import readiness, windows
 from scheduler.rules.decide import admit, decide
 from scheduler.rules.demand import MOVE_REQUESTS, given_back, grown, requests, steps, with_request
 from scheduler.rules.entities import NO_DEMAND
@@ -279,6 +282,7 @@ def _moments(state: ClusterState, at: int) -> Iterable[Event]:
 def _due(state: ClusterState, at: int) -> Iterator[Event]:
     yield from expiries(state, at)
     yield from suspicions_due(state, at)
+    yield from windows.due(state, at)
     if forgotten := state.to_forget(at):
         yield LostWorkersForgotten(workers=tuple(forgotten))
     yield from readiness.due(state, at)
@@ -342,6 +346,42 @@ STAGES = (
                 "N3",
                 "{0.workers} are remembered no longer",
                 {"forgotten": "workers"},
+            ),
+            Decision(WindowRemoved, "W14", "the window {0.window} is over", {"window_over": "window"}),
+            Decision(
+                WorkerChanged,
+                "W14",
+                "{0.worker} closes for the window {0.window}",
+                {"closed": "worker", "window": "window"},
+                lambda event: event.window != "" and event.status == "draining",
+            ),
+            Decision(
+                WorkerChanged,
+                "W14",
+                "{0.worker} is back after the window {0.window}",
+                {"opened": "worker", "window": "window"},
+                lambda event: event.window != "",
+            ),
+            Decision(
+                ExecutorRevoked,
+                "W14",
+                "{0.executor} is told to leave before the window {0.window}",
+                {"revoked": "executor", "window": "window", "deadline": "deadline"},
+                lambda event: event.reason == "window",
+            ),
+            Decision(
+                AppRequeued,
+                "W14",
+                "{0.app} is put back before the window {0.window}",
+                {"requeued": "app", "window": "window"},
+                lambda event: event.window != "",
+            ),
+            Decision(
+                AppRemoved,
+                "W14",
+                "{0.app} removed: {0.detail}",
+                {"removed": "app", "reason": "reason"},
+                lambda event: event.detail.startswith(windows.WITH_ITS_DRIVER),
             ),
             Decision(AppDue, "J4", "the time has come from which on {0.app} may begin", {"due": "app"}),
             Decision(

@@ -32,6 +32,8 @@ from scheduler.model.answers import (
     TokenShown,
     UnmetDemand,
     UserShare,
+    WindowAhead,
+    WindowShown,
     WorkerShown,
     WorkerState,
 )
@@ -41,7 +43,8 @@ from scheduler.model.events import Addresses, AppState, ClusterConfigured, Compu
 from scheduler.model.quota import Quota, Share
 from scheduler.model.resources import Resources
 from scheduler.rules.admission.limits import EVERYBODY, kind_of
-from scheduler.rules.entities import NO_SPENT, Allocation, App, Hold, LostWorker, Spent, Worker
+from scheduler.rules.closings import leaving_ms
+from scheduler.rules.entities import NO_SPENT, Allocation, App, Hold, LostWorker, Spent, Window, Worker
 from scheduler.rules.failures import kept_from
 from scheduler.rules.ledger import Balance
 from scheduler.rules.preconditions import EDITIONS
@@ -50,6 +53,7 @@ from scheduler.rules.state import ClusterState
 from scheduler.rules.trouble import kept_until
 from scheduler.rules.unmet import unmet
 from scheduler.rules.validate import in_force
+from scheduler.rules.windows import in_the_way
 
 SCANNED = 10_000
 """The most apps that are looked at for one page."""
@@ -271,10 +275,41 @@ def workers(state: ClusterState, *, lost: bool = False) -> list[WorkerShown]:
             suspicion=suspicion(worker),
             excluded_apps=of_worker.get(worker.id, []),
             holds=[_hold(hold) for hold in worker.holds.values()],
+            window=_ahead(state, worker.id),
         )
         for _, worker in sorted(state.workers.items())
     ]
     return registered + [_lost(worker, state.settings) for _, worker in sorted(state.lost.items()) if lost]
+
+
+def _ahead(state: ClusterState, worker: str) -> WindowAhead | None:
+    """The first window of the worker that is not over (semantics W14)."""
+    planned = state.planned.get(worker, ())
+    return WindowAhead(**_window(planned[0])) if planned else None
+
+
+def _window(window: Window) -> dict[str, Any]:
+    return {
+        "window": window.id,
+        "begin": window.begin,
+        "end": window.end,
+        "company": window.company or None,
+        "reason": window.reason,
+    }
+
+
+def windows(state: ClusterState) -> list[WindowShown]:
+    """The windows that are not over, the first to begin first (semantics W14)."""
+    return [
+        WindowShown(
+            **_window(window),
+            workers=list(window.workers),
+            notice=window.notice_s,
+            closing=state.at >= window.closes,
+            in_the_way=[held.id for held in in_the_way(state, window)][:100],
+        )
+        for window in sorted(state.windows.values(), key=lambda each: (each.begin, each.id))
+    ]
 
 
 def _hold(hold: Hold) -> HeldRoom:
@@ -345,6 +380,7 @@ def exclusions(state: ClusterState, app: App) -> list[Exclusion]:
             unstartable=app.troubles[worker].unstartable,
         )
         for worker in kept_from(state, app, state.at)
+        if worker in app.troubles
     ]
 
 
@@ -501,6 +537,7 @@ _VIEWS: tuple[Callable[..., Any], ...] = (
     companies,
     shares,
     limits,
+    windows,
     settings,
     edition,
     cluster,
@@ -617,9 +654,16 @@ def _held(held: Allocation) -> dict[str, Any]:
 
 
 def _leaving(state: ClusterState, held: Allocation) -> dict[str, Any]:
-    """For which app and until when (ms) the executor is to leave; nothing if for none (semantics H7)."""
+    """For which app or window and until when (ms) the executor is to leave; nothing if for none (H7, W14)."""
     hold = state.holds.get(held.claim)
-    return {} if hold is None else {"leaves_for": hold.app, "deadline": held.deadline}
+    if hold is not None:
+        return {"leaves_for": hold.app, "deadline": held.deadline}
+    app = state.apps[held.app]
+    for window in state.planned.get(held.worker, ()):
+        if window.concerns(app.spec.company):
+            told = held.deadline if held.revoked == "window" else window.begin - leaving_ms(state.settings, app)
+            return {"leaves_before": window.id, "deadline": told}
+    return {}
 
 
 def _addresses(worker: Worker) -> dict[str, Any]:

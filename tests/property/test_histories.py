@@ -41,6 +41,8 @@ from scheduler.model.events import (
     RoomReserved,
     TargetEnded,
     TokenEvent,
+    WindowAdded,
+    WindowRemoved,
     WorkerChanged,
     WorkerRemoved,
 )
@@ -237,7 +239,9 @@ def test_the_histories_reach_every_kind_of_decision() -> None:
     stated_by_a_master |= {LogRestored, LogAccepted}  # or by an operator
     of_accounts = {*get_args(AccountEvent), *get_args(TokenEvent)}  # see test_accounts
     of_the_second_edition = {RoomReserved, ReservationLapsed, RoomHeld, HoldEnded}
-    assert kinds.keys() == set(EVENT_TYPES.values()) - stated_by_a_master - of_accounts - of_the_second_edition
+    of_windows = {WindowAdded, WindowRemoved}  # see test_windows
+    decided = set(EVENT_TYPES.values()) - stated_by_a_master - of_accounts - of_the_second_edition - of_windows
+    assert kinds.keys() == decided
     assert kinds[AppAdmitted] > 80
     assert kinds[ExecutorAllocated] > 150
     reasons = {event.reason for event in log if isinstance(event, ExecutorRemoved)}

@@ -22,6 +22,7 @@ from scheduler.rules.placement.executors import PLACEMENTS
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import decision_of
 from scheduler.rules.validate import check_private
+from scheduler.rules.windows import barred
 
 if TYPE_CHECKING:
     from scheduler.store.codec import Fact
@@ -139,6 +140,8 @@ def _worker(state: ClusterState, app: App, done: ExecutorAllocated) -> str:
         return "W8"
     if worker.id in app.troubles:
         return "W7"
+    if worker.id in barred(state, app, state.at):
+        return "W14"
     placement = PLACEMENTS[state.settings.placement]
     return "L5" if app.demand.wanted and not placement.one_a_worker else placement.rule
 
@@ -173,6 +176,7 @@ _OF_COMMANDS: dict[str, tuple[type[Any], ...]] = {
         commands.GrantRole,
         commands.RevokeRole,
     ),
+    "W14": (commands.AddWindow, commands.RemoveWindow),
     "I3": (commands.ShowApps,),
     "I7": (commands.RestoreLog, commands.AcceptLog),
     "I5": (commands.IssueToken, commands.RevokeToken),

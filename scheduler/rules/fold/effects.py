@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from scheduler.model.events import AppRegistered, Computed
 from scheduler.model.resources import Resources
 from scheduler.rules.admission.queue import Ask, ask_of
-from scheduler.rules.entities import Allocation, App, Worker
+from scheduler.rules.entities import Allocation, App, Window, Worker
 from scheduler.rules.facts import Facts
 from scheduler.rules.fleet import tally
 from scheduler.rules.labels import demands_of
@@ -30,6 +30,19 @@ def forget_lost(facts: Facts, *workers: str) -> None:
     """Lost workers are remembered no longer (semantics N3)."""
     for worker in workers:
         tally(facts.offers, facts.lost.pop(worker).offer, -1)
+
+
+def plan_windows(facts: Facts, *windows: Window) -> None:
+    """These windows were added, or are no more: their workers have other ones (semantics W14)."""
+    for window in windows:
+        known = [window] if window.id in facts.windows else []
+        for name in window.workers:
+            others = [each for each in facts.planned.get(name, ()) if each.id != window.id]
+            if theirs := sorted([*others, *known], key=lambda each: each.begin):
+                facts.planned[name] = tuple(theirs)
+            else:
+                del facts.planned[name]
+            facts.changed.workers[name] = None
 
 
 def trust(worker: Worker) -> None:

@@ -124,11 +124,14 @@ def _executor_changed(facts: Facts, event: events.ExecutorChanged) -> None:
 def _executor_revoked(facts: Facts, event: events.ExecutorRevoked) -> None:
     executor = facts.executors[event.executor]
     app = facts.apps[executor.app]
-    executor.was_running = executor.status == "running"
-    app.running -= executor.was_running
+    if executor.claim in facts.holds:  # it leaves before a window, sooner than for a need
+        facts.holds[executor.claim].leaving.pop(executor.id, None)
+    if executor.status != "stopping":
+        executor.was_running = executor.status == "running"
+        app.running -= executor.was_running
     let_leave(facts, executor)
     executor.revoked, executor.claim, executor.deadline = event.reason, event.hold, event.deadline or 0
-    executor.firm = event.hold > 0 and facts.settings.reclaim_patience_s is not None
+    executor.firm = event.reason == "window" or (event.hold > 0 and facts.settings.reclaim_patience_s is not None)
     if event.why == "plan":
         app.lack = app.lack.brought_forward(executor.deadline, facts.at)
     if event.why == "move":

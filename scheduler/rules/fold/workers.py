@@ -7,10 +7,10 @@ from typing import Any
 
 from scheduler.model import events
 from scheduler.model.events import Event
-from scheduler.rules.entities import LostWorker, Suspicion, Worker
+from scheduler.rules.entities import LostWorker, Suspicion, Window, Worker
 from scheduler.rules.facts import Facts
 from scheduler.rules.fleet import tally
-from scheduler.rules.fold.effects import forget_lost, reclass, reopen, set_cluster, set_live, trust
+from scheduler.rules.fold.effects import forget_lost, plan_windows, reclass, reopen, set_cluster, set_live, trust
 
 
 def _worker_registered(facts: Facts, event: events.WorkerRegistered) -> None:
@@ -67,11 +67,22 @@ def _worker_changed(facts: Facts, event: events.WorkerChanged) -> None:
             worker.said = ""
     worker.offer, worker.status, worker.addresses = event.offer, event.status, event.addresses
     worker.reason, worker.unwell = event.reason, event.unwell
+    worker.window = event.window if event.status == "draining" else ""
     worker.decommissioned = worker.status == "decommissioned" or (worker.decommissioned and worker.status == "leaving")
     if worker.status != "alive":
         trust(worker)
     set_live(facts, worker, was=False, now=worker.status == "alive")
     set_cluster(facts)
+
+
+def _window_added(facts: Facts, event: events.WindowAdded) -> None:
+    window = Window(event.window, event.workers, event.begin, event.end, event.notice_s, event.company, event.reason)
+    facts.windows[event.window] = window
+    plan_windows(facts, window)
+
+
+def _window_removed(facts: Facts, event: events.WindowRemoved) -> None:
+    plan_windows(facts, facts.windows.pop(event.window))
 
 
 def _lost_workers_forgotten(facts: Facts, event: events.LostWorkersForgotten) -> None:
@@ -103,6 +114,8 @@ FOLDS: dict[type[Event], Callable[[Facts, Any], None]] = {
     events.WorkerRegistered: _worker_registered,
     events.WorkerLabelled: _worker_labelled,
     events.WorkerChanged: _worker_changed,
+    events.WindowAdded: _window_added,
+    events.WindowRemoved: _window_removed,
     events.WorkerRemoved: _worker_removed,
     events.LostWorkersForgotten: _lost_workers_forgotten,
     events.WorkerSuspected: _worker_suspected,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from typing import TYPE_CHECKING, Literal
 
 from scheduler.model.events import (
@@ -37,6 +37,7 @@ from scheduler.rules.stage.room import (
     unit_of,
 )
 from scheduler.rules.turns import AppTurns
+from scheduler.rules.windows import barring_names
 
 if TYPE_CHECKING:
     from scheduler.rules.entities import Allocation, App, Hold
@@ -120,7 +121,7 @@ def _in_need(state: ClusterState, entitled: Entitlement, at: int) -> list[App]:
     """
     most = state.settings.max_drivers
     full = most is not None and len(state.drivers) >= most
-    rooms: dict[int, bool] = {}
+    rooms: dict[Hashable, bool] = {}
 
     def waits(app: App) -> bool:
         if app.unplaced_driver is not NOTHING:
@@ -130,13 +131,14 @@ def _in_need(state: ClusterState, entitled: Entitlement, at: int) -> list[App]:
     return [app for app in state.wanting() if not app.over and entitled.below(app) > 0 and waits(app)]
 
 
-def _has_room(state: ClusterState, app: App, at: int, known: dict[int, bool]) -> bool:
+def _has_room(state: ClusterState, app: App, at: int, known: dict[Hashable, bool]) -> bool:
     """Whether the app has room now, which those of equal needs have alike."""
     if app.troubles:
         return has_room_now(state, app, at)
-    found = known.get(id(app.need))
+    kind = (id(app.need), barring_names(state, app, at)) if state.windows else id(app.need)
+    found = known.get(kind)
     if found is None:
-        found = known[id(app.need)] = has_room_now(state, app, at)
+        found = known[kind] = has_room_now(state, app, at)
     return found
 
 
@@ -162,10 +164,10 @@ def _targets(state: ClusterState, entitled: Entitlement, waiting: list[App], at:
     if len(state.holds) >= most:
         return
     line = _Awaiting(state, entitled, waiting)
-    alike: set[tuple[str, str, Resources]] = set()
+    alike: set[tuple[str, str, Resources, tuple[str, ...]]] = set()
     bounds = CheapestFirst(state, entitled)
     while len(state.holds) < most and (app := line.pop()) is not None:
-        kind = app.spec.company, app.spec.user, sought(unit_of(app), app.need.demand)
+        kind = app.spec.company, app.spec.user, sought(unit_of(app), app.need.demand), barring_names(state, app, at)
         found = None
         if app.troubles or kind not in alike:
             found = Seeking(state, entitled, app, at, bounds).cheapest()

@@ -7,7 +7,7 @@ may move a tie.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Hashable, Iterable, Iterator
 from itertools import product
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ from scheduler.model.quota import Quota
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.decide import admission, place
 from scheduler.rules.demand import grown
-from scheduler.rules.failures import has_room_now, is_choosy, left_out
+from scheduler.rules.failures import alike, has_room_now, left_out
 from scheduler.rules.kinds import with_addresses
 from scheduler.rules.labels import sought, tried_by
 from scheduler.rules.placement.executors import PLACEMENTS
@@ -28,6 +28,7 @@ from scheduler.rules.stage.needs import ended_by_grant, needs, void
 from scheduler.rules.stage.room import Fragments, passes_cap
 from scheduler.rules.stage.slots import slots
 from scheduler.rules.turns import AppTurns
+from scheduler.rules.windows import barred
 
 if TYPE_CHECKING:
     from scheduler.rules.entities import App, Worker
@@ -174,17 +175,26 @@ def _up_to_entitlements(state: ClusterState, entitled: Entitlement, at: int) -> 
     below = [app for app in state.indexes.owed if app.need.executor.cores and entitled.missing(app) > 0]
     whole = len(below) == 1 or entitled.whole or _takes_all_at_once(state)
     order = _lowest_first(state, below)
-    in_vain: set[int] = set()
+    in_vain: set[Hashable] = set()
     while (app := order.pop()) is not None:
-        plain = not (app.holds or is_choosy(state, app))
-        if plain and id(app.need) in in_vain:
+        kind = None if app.holds else alike(state, app, at)
+        if kind is not None and kind in in_vain:
             continue
         missing = entitled.missing(app)
         placed = yield from _place(state, app, at, missing if whole or app.need.growing else 1)
         if placed and missing > 0 and entitled.missing(app) > 0:
             order.push(app)
-        elif not placed and plain and not state.fleet.has_room(sought(app.need.least, app.need.demand)):
-            in_vain.add(id(app.need))
+        elif not placed and kind is not None and not _may_fit(state, app, at):
+            in_vain.add(kind)
+
+
+def _may_fit(state: ClusterState, app: App, at: int) -> bool:
+    """Whether the least executor of the app has room where it may be (semantics W14)."""
+    size = sought(app.need.least, app.need.demand)
+    if not state.windows:
+        return state.fleet.has_room(size)
+    with state.seen_by(app, barred(state, app, at)):
+        return state.fleet.has_room(size)
 
 
 def _takes_all_at_once(state: ClusterState) -> bool:
@@ -241,15 +251,15 @@ def _lent(state: ClusterState, entitled: Entitlement, at: int) -> Iterator[Event
 
 def _wanting(state: ClusterState, at: int) -> list[App]:
     """The apps that can use more than they hold, and for which there is room now."""
-    rooms: dict[int, bool] = {}
+    rooms: dict[Hashable, bool] = {}
     found = []
     for app in (*state.indexes.owed, *_heads(state)):
         if app.holds or not app.need.executor.cores:
             continue
         if wanted_units(app) <= held_units(app):
             continue
-        key = id(app.need)
-        if is_choosy(state, app):
+        key = alike(state, app, at)
+        if key is None:
             has_room = has_room_now(state, app, at)
         elif (known := rooms.get(key)) is None:
             has_room = rooms[key] = has_room_now(state, app, at)

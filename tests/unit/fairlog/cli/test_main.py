@@ -287,7 +287,7 @@ def test_every_option_that_names_a_company_or_a_user_reads_its_variable() -> Non
     }
     assert {("submit", "user"), ("kill", "company"), ("apps", "user"), ("audit", "company")} <= found.keys()
     typed = {path for (path, name), variable in found.items() if variable != f"FAIRLOG_{name.upper()}"}
-    assert typed == {"limit set", "drain"}  # whom a change of the cluster concerns
+    assert typed == {"limit set", "drain", "window add"}  # whom a change of the cluster concerns
 
 
 def test_a_variable_narrows_what_is_chosen_and_chooses_nothing_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:

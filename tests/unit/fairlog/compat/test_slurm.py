@@ -365,6 +365,7 @@ def test_every_cause_of_waiting_has_a_reason_that_slurm_knows() -> None:
         "JobHeldUser",
         "QOSMaxJobsPerUserLimit",
         "AssocGrpCpuLimit",
+        "ReqNodeNotAvail",
     }
     assert {jobs.reason_of(app(state="pending", reason=cause)) for cause in CAUSES} == known
 

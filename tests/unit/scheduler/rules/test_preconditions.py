@@ -77,6 +77,8 @@ from scheduler.model.events import (
     TokenRevoked,
     Wanted,
     Warn,
+    WindowAdded,
+    WindowRemoved,
     WorkerChanged,
     WorkerCleared,
     WorkerLabelled,
@@ -95,6 +97,19 @@ from tests.property.given import ACME, entered, fold, granted, joined, queued
 
 def changed(worker: str, status: WorkerStatus, cores: int = 16, memory_mb: int = 65536) -> WorkerChanged:
     return WorkerChanged(worker=worker, status=status, offer=Resources(cores, memory_mb))
+
+
+def windowed(status: WorkerStatus) -> WorkerChanged:
+    return replace(changed("w1", status), window="x1")
+
+
+def window(**fields: object) -> WindowAdded:
+    return replace(WindowAdded(window="x1", workers=("w1",), begin=100, end=200, notice_s=9), **fields)
+
+
+def leaves_before(**fields: object) -> ExecutorRevoked:
+    told = ExecutorRevoked(app="a1", executor="a1.0", worker="w1", reason="window", deadline=90, window="x1")
+    return replace(told, **fields)
 
 
 def ended(executor: str = "a1.0", app: str = "a1", worker: str = "w1", *, done: bool = False) -> ExecutorRemoved:
@@ -405,6 +420,22 @@ CASES = [
     Case([], WorkerLabelled(worker="w9", labels={"zone": "a"}), "W1", "worker 'w9' is not registered"),
     Case([], WorkerLabelled(worker="w1", labels={}), "W1", "worker 'w1' has these labels already"),
     Case([], WorkerLabelled(worker="w1", labels={"zone": ""}), "W1", "the label zone must not be empty"),
+    Case([], window(workers=()), "W14", "window 'x1' is known already, or does not name workers once each"),
+    Case([], window(workers=("w1", "w1")), "W14", "does not name workers once each"),
+    Case([window()], window(), "W14", "window 'x1' is known already"),
+    Case([], window(end=100), "W14", "window 'x1' cannot last from 100 to 100"),
+    Case([], window(begin=-1), "W14", "window 'x1' cannot last from -1 to 200"),
+    Case([], window(company="globe"), "W14", "company 'globe' is not registered"),
+    Case([window()], window(window="x2", begin=150, end=300), "W14", "worker 'w1' has the window 'x1' then"),
+    Case([], WindowRemoved(window="x1"), "W14", "there is no window 'x1'"),
+    Case([], leaves_before(), "W14", "window 'x1' does not concern executor 'a1.0'"),
+    Case([window(workers=("w2",))], leaves_before(), "W14", "window 'x1' does not concern executor 'a1.0'"),
+    Case([window(company="acme")], leaves_before(), "W14", "window 'x1' does not concern executor 'a1.0'"),
+    Case([window()], leaves_before(deadline=None), "W14", "executor 'a1.0' is not told by when it leaves"),
+    Case([window(), leaves_before()], leaves_before(), "A5", "executor 'a1.0' was told to stop already"),
+    Case([], windowed("draining"), "W14", "'w1' cannot be draining for the window 'x1'"),
+    Case([window()], windowed("leaving"), "W14", "'w1' cannot be leaving for the window 'x1'"),
+    Case([window()], windowed("alive"), "W14", "'w1' cannot be alive for the window 'x1'"),
     Case([], demanded(executor_limit=-1), "P4", "app 'a1' cannot have a negative number"),
     Case([], demanded(preferring_tasks=-1), "P4", "app 'a1' cannot have a negative number"),
     Case([], demanded(sizing=Fixed(Resources(4, 0))), "S5", "the executors of app 'a1' have 4 cores and 0 MiB"),

@@ -83,6 +83,8 @@ from scheduler.model.events import (
     TokenRevoked,
     Wanted,
     Warn,
+    WindowAdded,
+    WindowRemoved,
     WorkerChanged,
     WorkerCleared,
     WorkerLabelled,
@@ -315,6 +317,17 @@ EVENTS: list[Event] = [
     AppDue(app="a3"),
     TaskCancelled(app="a3", task=2),
     AppRequeued(app="a3"),
+    WindowAdded(
+        window="x1",
+        workers=("w1", "w2"),
+        begin=1735689900000,
+        end=1735693500000,
+        notice_s=300,
+        company="acme",
+        reason="new disks",
+    ),
+    ExecutorRevoked(app="a3", executor="a3.0", worker="w1", reason="window", deadline=1735689865000, window="x1"),
+    WindowRemoved(window="x1"),
 ]
 """An event of every type, in the order of the file."""
 

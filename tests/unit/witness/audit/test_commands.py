@@ -12,6 +12,7 @@ from fairlog.cli.render import log_json
 from scheduler.model.commands import (
     AcceptLog,
     AddAccount,
+    AddWindow,
     CancelTask,
     ChangeAccount,
     ChangeCompany,
@@ -31,6 +32,7 @@ from scheduler.model.commands import (
     ReleaseApp,
     RemoveAccount,
     RemoveCompany,
+    RemoveWindow,
     RemoveWorker,
     ReprioritizeApp,
     RequeueApp,
@@ -154,6 +156,23 @@ def timed() -> list[Fact]:
     return facts(cluster)
 
 
+def windowed() -> list[Fact]:
+    """A cluster with a window for which a worker closes, and one that is off."""
+    cluster = Cluster({"kill_grace_s": 5})
+    cluster.company("acme")
+    cluster.worker("w1", 8)
+    cluster.submit("a1", 8)
+    at = cluster.state.at
+    cluster.turn(AddWindow(window="x1", workers=("w1",), begin=at + 60_000, end=at + 90_000, notice_s=20))
+    cluster.turn(AddWindow(window="x2", workers=("w1",), begin=at + 90_000, end=at + 95_000))
+    cluster.turn(RemoveWindow(window="x2"))
+    cluster.turn(after_s=40)
+    for executor in list(cluster.state.executors):
+        cluster.ended(executor)
+    cluster.turn(after_s=60)
+    return facts(cluster)
+
+
 def inhabited() -> list[Fact]:
     """A cluster whose accounts, roles and tokens come and go."""
     cluster = Cluster()
@@ -243,7 +262,7 @@ def position(kind: str, said: dict[str, object]) -> int:
 PATIENT = patient()
 LOGS = {
     record.type: log
-    for log in (timed(), doubtful(), inhabited(), restored(), entitled(), in_slots(), LOG, PATIENT)
+    for log in (timed(), windowed(), doubtful(), inhabited(), restored(), entitled(), in_slots(), LOG, PATIENT)
     for record in log
 } | golden()
 
