@@ -13,6 +13,8 @@ from fairlog.watch.elections import Elected
 from recovery.archive.editions import UPGRADE, is_earlier
 from recovery.replay.bounds import moment
 from scheduler.model.resources import size_text
+from scheduler.rules.closings import ends_within
+from scheduler.rules.windows import in_the_way
 from scheduler.service.known import WAYS, missed
 from scheduler.store.connection import NO_MAJORITY
 from scheduler.store.full_disks import KEPT_MS
@@ -40,6 +42,12 @@ UNSERVED_SHOWN_MS = 86_400_000
 """How long it is told that no API server answers, if no worker works through one."""
 REWOUND_SHOWN_MS = 86_400_000
 """How long it is told that the log lost entries which had been audited."""
+
+
+WINDOW_MS = 3_600_000
+"""How long before its beginning it is told what is in the way of a window."""
+_NAMED = 3
+"""The most apps that a sentence names."""
 
 
 class Thresholds(NamedTuple):
@@ -444,6 +452,31 @@ def _worker_unwell(state: ClusterState, around: Around) -> Holds:
             )
 
 
+def _in_the_way(state: ClusterState, around: Around) -> Holds:
+    """Windows that begin soon, or have begun, while something that will not have ended by itself runs there (W14)."""
+    for window in state.windows.values():
+        if around.now < window.begin - WINDOW_MS:
+            continue
+        begun = around.now >= window.begin
+        held = [
+            each
+            for each in in_the_way(state, window)
+            if begun
+            or ends_within(state.settings, state.apps[each.app], state.at) + state.at >= window.begin
+            or state.apps[each.app].max_runtime_s is None
+        ]
+        if not held:
+            continue
+        apps = list(dict.fromkeys([each.app for each in held]))
+        more = f" and {len(apps) - _NAMED} more" if len(apps) > _NAMED else ""
+        when = "has begun" if begun else f"begins in {duration(window.begin - around.now)}"
+        what = f"{counted(len(held), 'executor')} of {', '.join(apps[:_NAMED])}{more}"
+        end = "" if begun else f", which {'has' if len(apps) == 1 else 'have'} no end before it,"
+        verb = "runs" if len(held) == 1 else "run"
+        sentence = f"window {window.id} {when}, and {what}{end} still {verb} there"
+        yield window.id, sentence, window.begin if begun else max(1, window.begin - WINDOW_MS)
+
+
 def _worker_disk(_: ClusterState, around: Around) -> Holds:
     for worker, cut in sorted(around.cuts.items()):
         if cut.unwritten and around.now - cut.at < KEPT_MS:
@@ -724,6 +757,15 @@ CONDITIONS: tuple[Condition, ...] = (
         "mend what worker {} or its health check names; it takes work again by itself once it can",
         cost=_left_out,
         many="workers are unwell",
+    ),
+    Condition(
+        "window",
+        "warning",
+        _in_the_way,
+        "ask their users, or let the apps begin anew elsewhere with `fairlog requeue APP`; what is still there is told "
+        "to leave in time, and `fairlog window remove {}` lets it stay",
+        cost="what their tasks have not saved until then is done again elsewhere",
+        many="windows have something in their way",
     ),
     Condition(
         "unused",

@@ -42,6 +42,7 @@ OTHERWHERE = {
 NOT_HERE = {
     "deviation": "nothing ends it: what the log says stays, and the advice is to look",
     "clock": "no test may set the clock of its machine",
+    "window": "what is in the way of a window is gone when it begins",
     "worker_suspect": "it ends by itself, and the advice keeps the worker out for longer",
     "failover": "it is told for ten minutes, and the advice is to look",
     "short": "the advice is to look; it ends when others give back what is due",

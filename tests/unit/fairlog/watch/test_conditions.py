@@ -44,6 +44,7 @@ from scheduler.model.events import (
     LogAccepted,
     LogRestored,
     MasterElected,
+    WindowAdded,
     WorkerChanged,
     WorkerRemoved,
     WorkerSuspected,
@@ -421,6 +422,29 @@ def test_an_app_that_uses_nothing_is_named_with_what_it_holds() -> None:
     assert "`fairlog kill a0`" in one.do
 
 
+def with_window(begin: int, *apps: int | None) -> ClusterState:
+    """A cluster of one worker with a window, and an app of each maximum runtime (s) there."""
+    state = a_state(apps=len(apps), cores=4)
+    for number, runtime_s in enumerate(apps):
+        state.apps[f"a{number}"].max_runtime_s = runtime_s
+    window = WindowAdded(window="disks", workers=("w0",), begin=begin, end=begin + MIN_MS, notice_s=60)
+    state.apply(window, NOW)
+    return state
+
+
+def test_a_window_that_begins_soon_names_what_is_in_its_way_and_has_no_end() -> None:
+    begin = NOW + 90 * MIN_MS
+    state = with_window(begin, None, 60)
+    assert found(state, GOOD) == []
+    [one] = found(state, GOOD._replace(now=NOW + 60 * MIN_MS))
+    assert (one.key, one.since) == ("window/disks", begin - 60 * MIN_MS)
+    said = "window disks begins in 30 min, and 1 executor of a0, which has no end before it, still runs there"
+    assert one.sentence == said
+    assert "`fairlog window remove disks`" in one.do
+    [late] = found(state, GOOD._replace(now=begin + MIN_MS))
+    assert late.sentence == "window disks has begun, and 2 executors of a0, a1 still run there"
+
+
 def every_condition() -> list[Found]:
     """All conditions, each as it is found in a state and in surroundings where nothing is well."""
     state = a_state(workers=2, apps=1, cores=8)
@@ -452,6 +476,7 @@ def every_condition() -> list[Found]:
     each = [
         *found(lending, GOOD),
         *found(an_unwell_worker(), GOOD),
+        *found(with_window(NOW, None), GOOD),
         *found(state, bad),
         *found(large, GOOD),
         *found(alone, GOOD),
