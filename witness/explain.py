@@ -151,7 +151,7 @@ class _Story:
             if self.batch is None or event.executor not in self.batch.executors:
                 self.batch = why_executors(self.state, app, event, fact.at)
             self.executors.append({"executor": event.executor, **when, **place, "why": self.batch.why(event)})
-        elif isinstance(event, ExecutorRevoked) and event.reason == "reclaimed":
+        elif isinstance(event, ExecutorRevoked) and event.reason == "reclaimed" and not event.window:
             self.losses.append({**when, **_receipt(event)})
         elif isinstance(event, RevocationWithdrawn):
             self.losses = [loss for loss in self.losses if loss["executor"] != event.executor]

@@ -186,6 +186,8 @@ def _change(lane: dict[str, Any], event: events.Event, at: int) -> None:
 def _loss(event: events.ExecutorRevoked) -> dict[str, Any]:
     """Why an executor had to leave: its receipt, if it leaves for a claim (semantics H7)."""
     told: dict[str, Any] = {"reason": event.reason}
+    if event.window:
+        return {"reason": "window", "window": event.window}
     if event.reason == "reclaimed":
         told |= {"rule": event.rule, "claimant": event.claimant, "claimantCompany": event.claimant_company}
         told |= {"since": event.since, "shares": None if event.shares is None else event.shares._asdict()}

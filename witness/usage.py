@@ -111,7 +111,7 @@ class UsageMeter:
     ) -> None:
         """Count executors that leave for claims within the span (semantics H7)."""
         if isinstance(event, ExecutorRevoked):
-            if event.reason == "reclaimed" and self.clip(state.at) == state.at:
+            if event.reason == "reclaimed" and not event.window and self.clip(state.at) == state.at:
                 held = state.executors[event.executor]
                 self._leaving[event.executor] = held.resources.cores, held.granted_at
                 account.lost += 1

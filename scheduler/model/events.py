@@ -584,13 +584,13 @@ class ExecutorRevoked(_EventFields, frozen=True):
 
     `reclaimed`: it leaves for a claimant, which has waited since `since` (ms) and whose hold is at position `hold`, by
     `rule` E2, E3 or E7, or H6 and why. Where reclaiming is firm, the worker ends its tasks at `deadline` (ms) (E5).
-    `window`: it leaves before that window begins, and its tasks are ended at `deadline` (W14).
+    With a `window`, it leaves for nobody, but before that window begins, and its tasks are ended at `deadline` (W14).
     """
 
     app: str
     executor: str
     worker: str
-    reason: Literal["killed", "idle", "reclaimed", "window"] = "killed"
+    reason: Literal["killed", "idle", "reclaimed"] = "killed"
     hold: int = 0
     claimant: str | None = None
     claimant_company: str | None = None

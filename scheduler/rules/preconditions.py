@@ -491,7 +491,7 @@ def _hold_ended(state: Facts, event: events.HoldEnded) -> Broken:
 
 def _executor_revoked(state: Facts, event: events.ExecutorRevoked) -> Broken:
     broken = _executor(state, event, "A5")
-    if broken is None and event.reason == "window":
+    if broken is None and event.window:
         return _leaves_before_window(state, event)
     if broken is None and state.executors[event.executor].status == "stopping":
         return "A5", f"executor {event.executor!r} was told to stop already"

@@ -367,7 +367,7 @@ STAGES = (
                 "W14",
                 "{0.executor} is told to leave before the window {0.window}",
                 {"revoked": "executor", "window": "window", "deadline": "deadline"},
-                lambda event: event.reason == "window",
+                lambda event: event.window != "",
             ),
             Decision(
                 AppRequeued,

@@ -101,7 +101,7 @@ def _closing(state: ClusterState, worker: Worker, window: Window, at: int) -> It
             app=app.id,
             executor=held.id,
             worker=worker.id,
-            reason="window",
+            reason="reclaimed",
             deadline=min(deadline, held.deadline) if held.firm else deadline,
             window=window.id,
         )

@@ -87,19 +87,19 @@ def _command(random: Random, state: ClusterState, number: int) -> Command:  # no
         return EndedExecutor(executor=executor.id, reason=reason, done=False)
     if drawn < 0.56 and apps:
         app = random.choice(apps)
-        return random.choice([KillApp(app=app), RequeueApp(app=app), ExtendApp(app=app, by_s=60)])
+        kinds: list[Command] = [KillApp(app=app), RequeueApp(app=app), ExtendApp(app=app, by_s=60)]
+        return random.choice(kinds)
     if drawn < 0.58:
         return LoseWorker(worker=random.choice(workers), last_seen=0)
     if drawn < 0.64:
         name = random.choice(workers)
         unwell = random.random() < 0.3
-        return random.choice(
-            [
-                DrainWorker(worker=name, unwell=unwell),
-                UndrainWorker(worker=name, unwell=unwell),
-                RemoveWorker(worker=name),
-            ]
-        )
+        kinds = [
+            DrainWorker(worker=name, unwell=unwell),
+            UndrainWorker(worker=name, unwell=unwell),
+            RemoveWorker(worker=name),
+        ]
+        return random.choice(kinds)
     return _app(random, number)
 
 
@@ -129,9 +129,12 @@ class _Machines:
             if held.status != "stopping":
                 self.told.pop(held.id, None)
             elif self._gone_by(held) <= state.at + 1000:
-                kind = EndedDriver if held.id in state.drivers else EndedExecutor
-                name = "driver" if held.id in state.drivers else "executor"
-                ended.append(kind(**{name: held.id, "reason": "killed"}))
+                driver = held.id in state.drivers
+                ended.append(
+                    EndedDriver(driver=held.id, reason="killed")
+                    if driver
+                    else EndedExecutor(executor=held.id, reason="killed")
+                )
         return ended
 
     def _gone_by(self, held: Allocation) -> int:

@@ -131,7 +131,9 @@ def _executor_revoked(facts: Facts, event: events.ExecutorRevoked) -> None:
         app.running -= executor.was_running
     let_leave(facts, executor)
     executor.revoked, executor.claim, executor.deadline = event.reason, event.hold, event.deadline or 0
-    executor.firm = event.reason == "window" or (event.hold > 0 and facts.settings.reclaim_patience_s is not None)
+    executor.firm = event.hold > 0 and facts.settings.reclaim_patience_s is not None
+    if event.window:
+        executor.revoked, executor.firm = "window", True
     if event.why == "plan":
         app.lack = app.lack.brought_forward(executor.deadline, facts.at)
     if event.why == "move":

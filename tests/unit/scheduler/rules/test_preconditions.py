@@ -108,7 +108,7 @@ def window(**fields: object) -> WindowAdded:
 
 
 def leaves_before(**fields: object) -> ExecutorRevoked:
-    told = ExecutorRevoked(app="a1", executor="a1.0", worker="w1", reason="window", deadline=90, window="x1")
+    told = ExecutorRevoked(app="a1", executor="a1.0", worker="w1", reason="reclaimed", deadline=90, window="x1")
     return replace(told, **fields)
 
 

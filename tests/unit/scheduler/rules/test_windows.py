@@ -86,7 +86,7 @@ def test_whoever_runs_is_told_in_time_and_the_worker_is_back_by_itself() -> None
     assert (closed.status, closed.window, closed.reason) == ("draining", "x1", "window x1: new disks")
     deadline = begin - 1000 * GRACE_S - SETTLE_MS
     assert [(each.reason, each.window, each.deadline) for each in of(told, ExecutorRevoked)] == [
-        ("window", "x1", deadline)
+        ("reclaimed", "x1", deadline)
     ]
     granted = decode(next(iter(all_grants(made.state)["w1"].values())))
     assert granted["leaving"] == {"deadline": deadline, "firm": True, "grace_s": GRACE_S, "signal": ""}

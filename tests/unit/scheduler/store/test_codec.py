@@ -326,7 +326,7 @@ EVENTS: list[Event] = [
         company="acme",
         reason="new disks",
     ),
-    ExecutorRevoked(app="a3", executor="a3.0", worker="w1", reason="window", deadline=1735689865000, window="x1"),
+    ExecutorRevoked(app="a3", executor="a3.0", worker="w1", reason="reclaimed", deadline=1735689865000, window="x1"),
     WindowRemoved(window="x1"),
 ]
 """An event of every type, in the order of the file."""
