@@ -9,7 +9,9 @@ from itertools import permutations
 
 from scheduler.model.events import (
     AppRemoved,
+    DriverAllocated,
     Event,
+    ExecutorAllocated,
     ExecutorRevoked,
     NeedBegan,
     SlotAwaited,
@@ -50,6 +52,7 @@ class Sharing:
         """Check an event at `at` (ms) just before it is folded."""
         with _rule("H1"):
             within_cap(state, event)
+        _meets_what_is_demanded(state, event)
         match event:
             case NeedBegan():
                 self._begins(state, event, at)
@@ -102,6 +105,23 @@ class Sharing:
         _has_entered(state, entitled)
         _has_targets(state, entitled)
         _is_lent(state)
+
+
+def _meets_what_is_demanded(state: ClusterState, event: Event) -> None:
+    """Check that nothing is granted or made room for on a worker that its app's demands exclude (semantics P9)."""
+    if isinstance(event, ExecutorAllocated | DriverAllocated | TargetSet):
+        worker, app = state.workers[event.worker], state.apps[event.app]
+        if _excluded(app, worker):
+            raise RuleBroken("P9", f"{event.app} gets {type(event).__name__} on {event.worker}, which it excludes")
+
+
+def _excluded(app: App, worker: Worker) -> bool:
+    """Whether the worker lacks a label that the app requires, or has one that it avoids or a taint that it does not."""
+    has = {*worker.labels, *[f"{key}={value}" for key, value in worker.labels.items()]}
+    spec = app.spec
+    return (
+        not has.issuperset(spec.require) or not has.isdisjoint(spec.avoid) or bool({*worker.taints} - {*spec.tolerate})
+    )
 
 
 def _is_filled(state: ClusterState, entitled: Entitlement) -> None:
@@ -160,7 +180,7 @@ def _is_lent(state: ClusterState) -> None:
             continue
         for worker in state.workers.values():
             usable = worker.status == "alive" and worker.suspicion is None and worker.id not in without
-            if usable and worker.open_to(app.id).covers(size):
+            if usable and not _excluded(app, worker) and worker.open_to(app.id).covers(size):
                 raise RuleBroken("H5", f"{app.id} could use what is left on {worker.id}")
 
 
@@ -174,7 +194,8 @@ def _has_targets(state: ClusterState, entitled: Entitlement) -> None:
         without = {*app.troubles, *closed_to(state, app, state.at)}
         for worker in state.workers.values():
             usable = worker.status == "alive" and not worker.holds and worker.suspicion is None
-            if usable and worker.id not in without and _surplus_makes_room(state, entitled, app, worker):
+            usable = usable and worker.id not in without and not _excluded(app, worker)
+            if usable and _surplus_makes_room(state, entitled, app, worker):
                 raise RuleBroken("H6", f"{app.id} has no target, and surplus on {worker.id} makes room for it")
 
 

@@ -20,6 +20,8 @@ from scheduler.model.resources import NOTHING
 from scheduler.model.sender import NOBODY, By
 from scheduler.rules.decide import decide
 from scheduler.rules.entities import Worker
+from scheduler.rules.labels import Term
+from scheduler.rules.share.fill import Leaf
 from scheduler.rules.snapshot_records import restored
 from scheduler.rules.stage.needs import _Telling
 from scheduler.rules.stage.sharing import shared
@@ -168,8 +170,16 @@ def room_that_is_made_for_a_need_is_given_to_anybody(patch: pytest.MonkeyPatch) 
     patch.setattr(Worker, "open_to", lambda worker, _app: NOTHING if worker.shut else worker.free)
 
 
+def companies_are_lent_more_than_their_caps(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("scheduler.rules.stage.sharing.passes_cap", lambda *_: True)
+
+
 def an_entitlement_is_kept_whatever_changes(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("scheduler.rules.share.entitlement._holds_for", lambda *_: True)
+
+
+def equal_shares_go_to_who_holds_nothing(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Leaf, "is_held", False)
 
 
 def who_is_entitled_does_not_enter(patch: pytest.MonkeyPatch) -> None:
@@ -204,6 +214,11 @@ def slots_begin_before_their_date(patch: pytest.MonkeyPatch) -> None:
         "scheduler.rules.stage.slots._due",
         lambda state, _: [state.apps[name] for name, slot in state.slots.items() if not slot.began],
     )
+
+
+def labels_exclude_no_worker(patch: pytest.MonkeyPatch) -> None:
+    """Planted into all that asks whether a worker meets what is demanded: rooms, what must hold before an event."""
+    patch.setattr(Term, "excludes", lambda *_: False)
 
 
 def failed_tasks_are_tried_again_at_once(patch: pytest.MonkeyPatch) -> None:
@@ -293,8 +308,8 @@ PLANTS: dict[Plant, Found] = {
     nobody_waits_for_the_replicas: Found(1, from_seed=55),
     a_snapshot_forgets_which_commands_were_carried_out: Found(2, from_seed=8),
     a_snapshot_tells_other_dates_of_slots: Found(2, from_seed=11),
-    grants_are_given_before_the_commit: Found(3, from_seed=131),
-    a_commit_appends_wherever_the_log_ends: Found(4, from_seed=136),
+    grants_are_given_before_the_commit: Found(3, from_seed=155),
+    a_commit_appends_wherever_the_log_ends: Found(4, from_seed=144),
     what_is_told_to_stop_counts_as_gone: Found(5, from_seed=50),
     an_executor_runs_a_task_on_each_core: Found(5),
     a_state_remembers_no_commands: Found(6),
@@ -302,16 +317,19 @@ PLANTS: dict[Plant, Found] = {
     executors_outstay_the_time_of_their_app: Found(6, from_seed=12),
     every_end_meets_every_condition: Found(7, from_seed=345),
     who_holds_which_address_is_not_looked_at: Found(5),
-    what_leaves_for_a_claim_does_not_end_its_tasks: Found(6, from_seed=18),
+    what_leaves_for_a_claim_does_not_end_its_tasks: Found(6, from_seed=26),
     room_that_is_made_for_a_need_is_given_to_anybody: Found(5, from_seed=9),
+    companies_are_lent_more_than_their_caps: Found("H1"),
     an_entitlement_is_kept_whatever_changes: Found("H2"),
+    equal_shares_go_to_who_holds_nothing: Found("H3", from_seed=165),
     who_is_entitled_does_not_enter: Found("H4"),
-    what_is_left_is_lent_to_nobody: Found("H5", from_seed=20),
+    what_is_left_is_lent_to_nobody: Found("H5", from_seed=128),
     every_worker_has_a_target_at_once: Found("H6"),
     needs_get_no_targets: Found("H6"),
     who_is_told_to_leave_has_no_time: Found("H7"),
     a_turn_ends_before_all_is_decided: Found("H9"),
     slots_begin_before_their_date: Found("H10"),
+    labels_exclude_no_worker: Found("P9"),
     failed_tasks_are_tried_again_at_once: Found(6),
     masters_permit_everything: Found(9, accounts=True),
     unsigned_messages_are_taken: Found(9, from_seed=40, accounts=True),

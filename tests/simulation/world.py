@@ -72,6 +72,14 @@ STEPS = 30_000
 """A run with more switches than this is an endless loop."""
 PROGRAMS_FROM = 200
 """From this seed on, every third cluster has apps of programs."""
+QUOTAS: tuple[dict[str, Any], ...] = (
+    {},
+    {"cores": 4, "memory_mb": 65536},
+    {"cores": 6, "memory_mb": 65536},
+    {"part": "1/5"},
+    {"cores": 6, "memory_mb": 65536, "borrow": True},
+)
+"""What companies may have in clusters where caps bind (semantics H1)."""
 POISON = "poison"
 """The name of apps whose submission makes a master raise."""
 LANES = (OPERATORS, WORKERS, *(f"company/{company}" for company in COMPANIES))
@@ -114,6 +122,10 @@ class World:
         self.outlive_agent = random.random() < 0.8
         self.programs = Random(f"programs {seed}") if seed >= PROGRAMS_FROM and seed % 3 == 1 else None
         """What apps of programs are drawn from, in clusters that have some (semantics G)."""
+        self.labels = Random(f"labels {seed}") if self.door is None and seed % 4 == 1 else None
+        """What labels, taints and demands are drawn from, in clusters that have some (semantics P9)."""
+        self.alike = Random(f"alike {seed}") if seed % 8 == 7 else None
+        """What apps are drawn from in clusters whose companies differ in little: shares are often equal (H3)."""
         self.weights = [weight * random.choice((0, 1, 4)) for weight in _CHANCES.values()]
         self.weights[0] = _CHANCES[_submit]
         self.kinds = random.sample(FAULTS, random.randrange(1, len(FAULTS) + 1))
@@ -135,6 +147,8 @@ class World:
             self.door.happen()
         if self.programs is not None and self.programs.random() < 0.4:
             _program(self, self.programs)
+        if self.alike is not None:
+            self._ask(ScaleApp(app=_an_app(self), executors=self.alike.choice((1, 8))))
         self.loom.wait(random.choice((0, 5, 50, 400, 1_000)))
         if random.random() < 0.05:
             self.loom.wait(random.randrange(8_000))
@@ -301,6 +315,7 @@ class World:
                 cores=random.choice((8, 8, 16)),
                 memory_mb=random.choice((16384, 32768)),
                 resources={} if number else {"gpu": ("0", "1")},
+                **({} if self.labels is None else _marks(self.labels, number)),
                 run_dir=Path(f"w{number}"),
                 outlive_agent=self.outlive_agent,
                 grace_s=1,
@@ -316,14 +331,16 @@ class World:
         settings |= {"min_runtime_s": rules.choice((0, 2)), "kill_grace_s": 1}
         settings |= {"reclaim_patience_s": rules.choice((None, 0, 2, 2)), "retry_backoff_s": rules.choice((1, 1, 2))}
         settings |= {"slot_s": Random(f"slots {self.seed}").choice((0, 0, 2))}
-        companies = (RegisterCompany(company=company) for company in COMPANIES)
+        quotas = Random(f"quotas {self.seed}")
+        given = QUOTAS if self.alike is None and quotas.random() < 0.3 else ({},)
+        companies = [RegisterCompany(company=company, **quotas.choice(given)) for company in COMPANIES]
         self._tell(ConfigureCluster(settings=settings), RegisterKind(kind="gpu"), *companies)
         if self.door is not None:
             self.door.found()
         for machine in self.machines.values():
             self._start_agent(machine)
         self.loom.wait(50)
-        for _ in range(random.choice((1, 2, 4))):
+        for _ in range(random.choice((1, 2, 4)) if self.alike is None else 6):
             _submit(self)
         if rules.random() < 0.3:
             self._fill_up(rules)
@@ -602,12 +619,20 @@ def _submit(world: World) -> None:
             about |= {"sizing": "one-per-worker", "executor_memory_mb": 1024, "memory_per_task_mb": None}
         case _:
             pass
+    if world.labels is not None:
+        about |= _demand(world.labels)
+    users: tuple[str, ...] = ("ann", "bob")
+    if world.alike is not None:
+        tasks, users = world.alike.choice((4, 8, 16)), ("ann",)
+        about = {"cores": world.alike.choice((8, 16)), "tasks": tasks}
+        about |= {"executor_cores": 2, "executor_memory_mb": 1024}
     company = random.choice(COMPANIES)
     earlier = [app.app for app in world.witness.apps.values() if app.company == company]
     if earlier and random.random() < 0.25:
         about["after"] = {random.choice(("ok", "ok", "any", "not-ok")): (random.choice(earlier),)}
     about |= {"priority": random.choice((0, 0, 1, -5)), "hold": random.random() < 0.06}
-    about["cores_per_task"] = Random(f"{world.seed} {name}").choice((None, None, 1, 1, 2, 3))
+    if world.alike is None:
+        about["cores_per_task"] = Random(f"{world.seed} {name}").choice((None, None, 1, 1, 2, 3))
     if random.random() < 0.15:
         about["max_runtime_s"] = random.choice((1, 2, 5))
         about["warn"] = random.choice((None, ("USR1", 1))) if about["max_runtime_s"] > 1 else None
@@ -616,7 +641,7 @@ def _submit(world: World) -> None:
         name=POISON if random.random() < 0.04 else "",
         kind=random.choice(("batch", "sql")),
         company=company,
-        user=random.choice(("ann", "bob")),
+        user=random.choice(users),
         command=("true",),
         retries=retries,
         **about,
@@ -628,6 +653,25 @@ def _submit(world: World) -> None:
     world.natures[name] = Nature(random.choice((20, 500, 3_000, 8_000)), fails, fails_once, missing_on)
     identity = f"submit-{name}"
     world._ask(command, identity, fault=random.random() < 0.3)
+
+
+def _marks(random: Random, number: int) -> dict[str, Any]:
+    """The labels and taints of a worker; the first one meets what any app demands."""
+    if not number:
+        return {"labels": {"zone": "north"}}
+    taints = ("spot",) if random.random() < 0.3 else ()
+    return {"labels": {"zone": random.choice(("north", "south"))}, "taints": taints}
+
+
+def _demand(random: Random) -> dict[str, Any]:
+    """What an app demands of the labels of its workers."""
+    stated: tuple[dict[str, Any], ...] = (
+        {"require": ("zone=north",)},
+        {"avoid": ("zone=south",)},
+        {"prefer_labels": ("zone=south",)},
+        {},
+    )
+    return {**random.choice(stated), "tolerate": ("spot",) if random.random() < 0.5 else ()}
 
 
 def _submit_programs(world: World, random: Random) -> None:
@@ -744,7 +788,7 @@ def _order(world: World) -> None:
 
 def _change_company(world: World) -> None:
     random = world.random
-    quota = random.choice(({}, {"part": "50%"}, {"borrow": True}, {"cores": 64, "memory_mb": 65536}))
+    quota = random.choice(({}, {"part": "50%"}, {"borrow": True}, {"cores": 6, "memory_mb": 65536}))
     world._ask(ChangeCompany(company=random.choice(COMPANIES), **quota))
 
 
