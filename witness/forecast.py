@@ -36,6 +36,8 @@ EXACT_TURNS, STEP = 100, 100
 """After so many, a turn comes no sooner than a `STEP`-th of the time since the beginning after the one before."""
 WITHIN_S = 2.0
 """How long a course may take to work out."""
+MOST_APPS = 50_000
+"""Of a state with more apps no course is worked out: to copy it would take too long."""
 LAST = 2
 """The usual runtime of a user's apps is the mean of so many that ended last (Tsafrir, Etsion and Feitelson 2007)."""
 LOOKED_AT = 1_000
@@ -67,34 +69,50 @@ def waiting(state: ClusterState) -> Iterator[App]:
 
 
 def forecast(
-    state: ClusterState, at: int, apps: Collection[str] | None = None, *, within_s: float = WITHIN_S
+    state: ClusterState,
+    at: int,
+    apps: Collection[str] | None = None,
+    *,
+    within_s: float = WITHIN_S,
+    spoil: bool = False,
 ) -> dict[str, Estimate]:
-    """The estimates at `at` (ms) of those of these apps that wait, None = of all that do. The state stays as it is.
+    """The estimates at `at` (ms) of those of these apps that wait, None = of all that do.
 
-    Each course takes at most `MOST_TURNS` turns and `within_s`. By an edition of the rules that no master serves any
-    more there are none (semantics H8).
+    The state stays as it is, unless the caller lets it `spoil`, which saves a copy. Each course takes at most
+    `MOST_TURNS` turns and `within_s`. By an edition of the rules that no master serves any more there are none
+    (semantics H8).
     """
     meant = [app for app in waiting(state) if apps is None or app.id in apps]
     if not meant or state.edition != EDITIONS[-1]:
         return {}
-    at, names, known = max(at, state.at), [app.id for app in meant], list(lines(state))
+    at, first = max(at, state.at), _Earliest(state, at)
+    earliest = {app.id: first.of(app) for app in meant}
+    found = {app.id: Estimate(None, None, None, first.why_not(app)) for app in meant if earliest[app.id] is None}
+    names = [app.id for app in meant if app.id not in found]
+    if len(state.apps) > MOST_APPS:
+        return found | {name: _by_its_date(state, state.apps[name], earliest[name]) for name in names}
+    usual = usual_work(state)
     with unhindered():
-        late = VirtualCourse(restored(known), at, names)
-        late.run(within_s)
-        likely = VirtualCourse(restored(known), at, names, usual_work(state), prompt=True)
-        likely.run(within_s)
-    first = _Earliest(state, at)
-    return {app.id: _estimate(app, first, late, likely) for app in meant}
+        late = VirtualCourse(restored(lines(state)), at, names)
+        latest, why = late.run(within_s), {name: late.why_not(name) for name in names if name not in late.starts}
+        del late
+        likely = VirtualCourse(state if spoil else restored(lines(state)), at, names, usual, prompt=True).run(within_s)
+    for name in names:
+        last, usually = latest.get(name), likely.get(name)
+        if last is not None:
+            usually = last if usually is None else min(usually, last)
+        found[name] = Estimate(earliest[name], usually, last, why.get(name, ""))
+    return {app.id: found[app.id] for app in meant}
 
 
-def _estimate(app: App, first: _Earliest, late: VirtualCourse, likely: VirtualCourse) -> Estimate:
-    earliest = first.of(app)
-    if earliest is None:
-        return Estimate(None, None, None, first.why_not(app))
-    latest, usual = late.starts.get(app.id), likely.starts.get(app.id)
-    if latest is not None:
-        usual = latest if usual is None else min(usual, latest)
-    return Estimate(earliest, usual, latest, "" if latest is not None else late.why_not(app.id))
+def _by_its_date(state: ClusterState, app: App, earliest: int | None) -> Estimate:
+    """The estimate where no course is worked out: room that is being made for the app is there by a date (H7)."""
+    leaving = [one for hold in app.holds.values() for one in hold.leaving.values()]
+    if app.holds and all(one.firm for one in leaving):
+        due = max([state.at, *[one.deadline for one in leaving]]) + 1000 * state.settings.kill_grace_s
+        return Estimate(earliest, due, due)
+    why = f"with {len(state.apps)} apps, more than {MOST_APPS}, it is not worked out when others end"
+    return Estimate(earliest, None, None, why)
 
 
 class _Earliest:
@@ -202,8 +220,8 @@ class VirtualCourse:
         self._cut = ""
         self._turns = 0
 
-    def run(self, within_s: float = WITHIN_S) -> None:
-        """Go on until all have started, nothing is due any more, or the bounds are reached."""
+    def run(self, within_s: float = WITHIN_S) -> dict[str, int]:
+        """Go on until all have started, nothing is due any more, or the bounds are reached; the starts."""
         deadline_s, began = time.monotonic() + within_s, self.at
         reports = Turn(self.state, self.at)
         for executor in list(self.state.executors.values()):
@@ -217,15 +235,16 @@ class VirtualCourse:
             timer = self.state.timers.next(self.at)
             due = due if timer is None else min(due, timer)
             if due >= NEVER:
-                return
+                return self.starts
             if self._turns >= EXACT_TURNS:
                 due = max(due, self.at + (self.at - began) // STEP)
             if self._turns == MOST_TURNS or time.monotonic() > deadline_s:
                 self._cut = (
                     f"not before {moment(self.at)}, up to which {self._turns} ends and other times were looked at"
                 )
-                return
+                return self.starts
             self._turn(due)
+        return self.starts
 
     def _turn(self, at: int) -> None:
         """What ends at `at` (ms), and the turn that follows."""

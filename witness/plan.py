@@ -31,8 +31,7 @@ def plan(state: ClusterState, command: SubmitApp, by: By, at: int) -> dict[str, 
     placed = [entry.event for entry in turn.entries if isinstance(entry.event, ExecutorAllocated | DriverAllocated)]
     mine = [event for event in placed if event.app == command.app]
     wait = waits_for(state, app)
-    estimate = Estimate(at, at, at) if mine else forecast(state, at, [app.id]).get(app.id)
-    return {
+    told = {
         "admitted": app.admitted > 0,
         "starts": bool(mine),
         "state": app.state,
@@ -50,8 +49,9 @@ def plan(state: ClusterState, command: SubmitApp, by: By, at: int) -> dict[str, 
         "waitsFor": None if wait is None else wait.as_json(),
         "queue": place_in_queue(state, app),
         "ahead": _ahead(state, command),
-        "estimate": None if estimate is None else estimate._asdict(),
     }
+    estimate = Estimate(at, at, at) if mine else forecast(state, at, [app.id], spoil=True).get(app.id)
+    return {**told, "estimate": None if estimate is None else estimate._asdict()}
 
 
 def _ahead(state: ClusterState, command: SubmitApp) -> list[dict[str, str]]:

@@ -148,7 +148,7 @@ class Forecasts:
         began_s = time.monotonic()
         fresh = self._to == to or (self._to < to and began_s < self._until_s)
         if not fresh or not self._found.keys() >= set(apps):
-            self._found = forecast(rebuild(self._log, to=to)[0], now, within_s=COURSE_S)
+            self._found = forecast(rebuild(self._log, to=to)[0], now, within_s=COURSE_S, spoil=True)
             self._to, now_s = to, time.monotonic()
             self._until_s = now_s + max(FORECAST_S, 2 * (now_s - began_s))
         return {app: self._found[app] for app in apps if app in self._found}

@@ -173,6 +173,21 @@ def test_after_many_turns_a_course_takes_larger_steps_and_tells_times_that_are_l
         assert 0 <= late <= (each.latest - cluster.state.at) * 0.06, f"{app}: {each} and {stepped[app]}"
 
 
+def test_of_a_state_with_many_apps_only_dates_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = played(submit("x", "a"), submit("y", "b", 8), submit("z", "a"))
+    exact = forecast(cluster.state, cluster.state.at)
+    monkeypatch.setattr(forecasts, "MOST_APPS", 2)
+    found = forecast(cluster.state, cluster.state.at)
+    assert found["y"].latest == found["y"].likely == exact["y"].latest
+    assert found["z"][1:] == (None, None, "with 3 apps, more than 2, it is not worked out when others end")
+
+
+def test_a_state_that_may_be_spoiled_leads_to_the_same() -> None:
+    cluster = played(submit("x", limit_s=600), submit("y", limit_s=100), submit("z"))
+    exact = forecast(cluster.state, cluster.state.at)
+    assert forecast(cluster.state, cluster.state.at, spoil=True) == exact
+
+
 def test_explain_and_plan_tell_the_estimate() -> None:
     cluster = played(submit("x", limit_s=600), submit("y"))
     told = explain(facts(cluster), "y")["estimate"]
