@@ -318,13 +318,14 @@ class VirtualCourse:
         self._ends[app.id] = max(at + 1, at - -doing.left // doing.cores)
 
     def _gone_at(self, app: App, one: Allocation, at: int) -> int:
-        """When (ms) an executor or a driver is gone that was told to stop by `at` (ms) (semantics H7, G5, X2)."""
-        if one.claim and app.goes_on:
+        """When (ms) an executor or a driver is gone that was told to stop by `at` (ms) (semantics H7, G5, X2, W14)."""
+        usual_s, own_s = self.state.settings.kill_grace_s, app.spec.grace_s
+        if (one.claim or one.revoked == "window") and app.goes_on:
             if not one.firm:
                 return NEVER  # it leaves with its tasks
-            grace_ms = 0 if self._prompt else 1000 * self.state.settings.kill_grace_s
-            return max(at + 1, one.deadline + grace_ms)
-        grace_s = self.state.settings.kill_grace_s if app.spec.grace_s is None or app.expired_at else app.spec.grace_s
+            grace_s = usual_s if one.claim else max(usual_s, own_s or 0)
+            return max(at + 1, one.deadline + (0 if self._prompt else 1000 * grace_s))
+        grace_s = usual_s if own_s is None or app.expired_at else own_s
         return at + (1 if self._prompt else max(1, 1000 * grace_s))
 
     def _finish(self, turn: Turn, app: App) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from scheduler.model.commands import (
+    AddWindow,
     Command,
     EndApp,
     EndedExecutor,
@@ -139,6 +140,22 @@ def test_an_app_starts_not_before_its_begin_nor_that_of_one_that_it_waits_for() 
 def test_an_app_without_a_worker_has_no_start() -> None:
     cluster = played(submit("x"), workers=0)
     assert of(cluster, "x") == Estimate(None, None, None, "no worker is live")
+
+
+def test_an_app_that_would_run_into_a_window_starts_after_it() -> None:
+    cluster = played(AddWindow(window="m", workers=("w0",), begin=600_000, end=1_200_000, notice_s=300))
+    cluster.turn(submit("y", limit_s=3600))
+    assert of(cluster, "y") == Estimate(cluster.state.at, 1_200_000, 1_200_000)
+
+
+def test_who_leaves_for_a_window_is_gone_before_it_and_comes_back_after_it() -> None:
+    window = AddWindow(window="m", workers=("w0",), begin=600_000, end=1_200_000, notice_s=300)
+    cluster = played(submit("x"), window, submit("y", limit_s=60))
+    cluster.turn(after_s=296)
+    assert cluster.state.executors["x.0"].status == "stopping"
+    found = of(cluster, "y")
+    assert found.latest is None
+    assert found.why.startswith("1 app that runs has no maximum runtime")
 
 
 def test_what_runs_or_has_ended_has_no_estimate() -> None:
