@@ -434,6 +434,29 @@ def test_an_app_that_waits_is_told_when_it_may_start(here: Here) -> None:
     wait_until(lambda: not any(app["grantedCores"] for app in here.apps("--all")), "the cores to be free")
 
 
+@pytest.mark.parametrize("here", ["api"], indirect=True)
+def test_what_was_told_of_a_start_is_compared_with_it(here: Here) -> None:
+    def errors() -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(here.ok("explain", held, "--json"))["estimate"].get("errors") or {
+            "number": 0
+        }
+        return found
+
+    held = here.submit("--hold", "true")
+    first = here.submit("--tasks", "8", "--cores", "8", "--max-runtime", "10m", "sleep", "600")
+    second = here.submit("--tasks", "8", "--cores", "8", "sleep", "600")
+    before = errors()["number"]
+    assert json.loads(here.ok("explain", second, "--json"))["estimate"]["latest"]
+    here.ok("kill", first)
+    wait_until(lambda: errors()["number"] == before + 1, "the comparison")
+    assert 0 < errors()["medianMs"] <= errors()["p90Ms"] < 700_000
+    assert re.search(r"^ +half of the last \d+ estimates were off by ", here.ok("explain", held), re.MULTILINE) is None
+    third = here.submit("--tasks", "8", "--cores", "8", "true")
+    assert re.search(r"^ +half of the last \d+ estimates were off by ", here.ok("explain", third), re.MULTILINE)
+    here.ok("kill", second, third, held)
+    wait_until(lambda: not any(app["grantedCores"] for app in here.apps("--all")), "the cores to be free")
+
+
 @both
 def test_ended_apps_come_from_the_log_also_when_they_are_forgotten(here: Here) -> None:
     name = f"forgotten-{next(number)}"
