@@ -89,8 +89,13 @@ def forecast(
     earliest = {app.id: first.of(app) for app in meant}
     found = {app.id: Estimate(None, None, None, first.why_not(app)) for app in meant if earliest[app.id] is None}
     names = [app.id for app in meant if app.id not in found]
+    dates = {name: date for name in names if (date := _date(state, state.apps[name])) is not None}
     if len(state.apps) > MOST_APPS:
-        return found | {name: _by_its_date(state, state.apps[name], earliest[name]) for name in names}
+        why_not = f"with {len(state.apps)} apps, more than {MOST_APPS}, it is not worked out when others end"
+        for name in names:
+            date = dates.get(name)
+            found[name] = Estimate(earliest[name], date, date, "" if date is not None else why_not)
+        return {app.id: found[app.id] for app in meant}
     usual = usual_work(state)
     with unhindered():
         late = VirtualCourse(restored(lines(state)), at, names)
@@ -98,21 +103,21 @@ def forecast(
         del late
         likely = VirtualCourse(state if spoil else restored(lines(state)), at, names, usual, prompt=True).run(within_s)
     for name in names:
-        last, usually = latest.get(name), likely.get(name)
+        last, usually = latest.get(name, dates.get(name)), likely.get(name)
         if last is not None:
             usually = last if usually is None else min(usually, last)
-        found[name] = Estimate(earliest[name], usually, last, why.get(name, ""))
+        found[name] = Estimate(earliest[name], usually, last, "" if last is not None else why[name])
     return {app.id: found[app.id] for app in meant}
 
 
-def _by_its_date(state: ClusterState, app: App, earliest: int | None) -> Estimate:
-    """The estimate where no course is worked out: room that is being made for the app is there by a date (H7)."""
-    leaving = [one for hold in app.holds.values() for one in hold.leaving.values()]
-    if app.holds and all(one.firm for one in leaving):
-        due = max([state.at, *[one.deadline for one in leaving]]) + 1000 * state.settings.kill_grace_s
-        return Estimate(earliest, due, due)
-    why = f"with {len(state.apps)} apps, more than {MOST_APPS}, it is not worked out when others end"
-    return Estimate(earliest, None, None, why)
+def _date(state: ClusterState, app: App) -> int | None:
+    """By when (ms) room that is being made for the app is there, None if none is, or nobody has to leave (H7)."""
+    dates = [
+        max([state.at, *[one.deadline for one in hold.leaving.values()]])
+        for hold in app.holds.values()
+        if all(one.firm for one in hold.leaving.values())
+    ]
+    return min(dates) + 1000 * state.settings.kill_grace_s if dates else None
 
 
 class _Earliest:

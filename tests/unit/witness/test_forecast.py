@@ -199,6 +199,13 @@ def test_of_a_state_with_many_apps_only_dates_are_told(monkeypatch: pytest.Monke
     assert found["z"][1:] == (None, None, "with 3 apps, more than 2, it is not worked out when others end")
 
 
+def test_a_date_is_told_also_where_the_courses_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forecasts, "MOST_TURNS", 1)
+    cluster = played(submit("x", "a"), submit("y", "b", 8))
+    date = cluster.state.at + 60_000 + GRACE_MS
+    assert of(cluster, "y") == Estimate(cluster.state.at, date, date)
+
+
 def test_a_state_that_may_be_spoiled_leads_to_the_same() -> None:
     cluster = played(submit("x", limit_s=600), submit("y", limit_s=100), submit("z"))
     exact = forecast(cluster.state, cluster.state.at)
