@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.share.demands import size_of, units_of
-from scheduler.rules.share.entitlement import filling
+from scheduler.rules.share.entitlement import Entitlement, filling
 from scheduler.rules.share.fill import Handed, Rooms
 
 if TYPE_CHECKING:
@@ -25,26 +25,35 @@ change with each executor that follows it.
 
 
 class Plan(NamedTuple):
-    """Where all that is handed out would stand: live worker -> content; app -> how many units it has."""
+    """Where all that is handed out would stand: live worker -> content."""
 
     contents: dict[str, Content]
-    units: Counter[str]
+    missed: Counter[str]
+    """App -> of how many parts of its units the room lingers: the plan has no place for them yet."""
     standing: dict[str, Content]
     """Live worker -> what stands there now and was not told to leave."""
     short: dict[Resources, list[str]]
     """Size -> the workers on which the plan has more units of it than stand there."""
 
 
-def plan(state: ClusterState) -> Plan:
-    """The workers of the filling, matched with the live ones that agree most."""
+def plan(state: ClusterState, entitled: Entitlement) -> Plan:
+    """The workers of the filling, matched with the live ones that agree most.
+
+    A filling of its own is made only where room lingers, or where there was none since all that is wanted had room.
+    """
     live = [worker for worker in state.workers.values() if worker.status == "alive"]
-    offers = [_offer(state, worker) for worker in live]
+    lingers = [lingering(state, worker.executors.values()) for worker in live]
+    run = None if any(one != NOTHING for one in lingers) else entitled.run
+    handed = filling(state)[1] if run is None else run.handed
+    offers = [
+        state.fleet.classed(worker.id, worker.beside_drivers - one) for worker, one in zip(live, lingers, strict=True)
+    ]
     by_offer: defaultdict[Resources, list[Worker]] = defaultdict(list)
     for offer, worker in zip(offers, live, strict=True):
         by_offer[offer].append(worker)
     standing = {worker.id: standing_on(state, worker) for worker in live}
     found: dict[str, Content] = {}
-    packed, units = _packed(filling(state)[1], offers)
+    packed, missed = _packed(handed, offers)
     for offer, contents in packed.items():
         found.update(_matched(contents, [worker.id for worker in by_offer[offer]], standing))
     short: defaultdict[Resources, list[str]] = defaultdict(list)
@@ -52,12 +61,7 @@ def plan(state: ClusterState) -> Plan:
         for size, number in content.items():
             if number > standing[name][size]:
                 short[size].append(name)
-    return Plan(found, units, standing, short)
-
-
-def _offer(state: ClusterState, worker: Worker) -> Resources:
-    """What the plan may use of the worker: neither what drivers hold nor what lingers."""
-    return state.fleet.classed(worker.id, worker.beside_drivers - lingering(state, worker.executors.values()))
+    return Plan(found, missed, standing, short)
 
 
 def lingering(state: ClusterState, held: Iterable[Allocation]) -> Resources:
@@ -74,9 +78,9 @@ def lingering(state: ClusterState, held: Iterable[Allocation]) -> Resources:
 
 
 def _packed(handed: list[Handed], offers: list[Resources]) -> tuple[dict[Resources, list[Content]], Counter[str]]:
-    """Offer -> what the filling put on each worker of that offer; app -> how many units that are."""
+    """Offer -> what the filling put on each worker of that offer; app -> how many parts of its units found no room."""
     rooms = Rooms(Counter(offers))
-    units: Counter[str] = Counter()
+    missed: Counter[str] = Counter()
     contents: list[Content] = [Counter() for _ in offers]
     free: defaultdict[Resources, list[int]] = defaultdict(list)
     for number, offer in reversed(list(enumerate(offers))):
@@ -85,15 +89,15 @@ def _packed(handed: list[Handed], offers: list[Resources]) -> tuple[dict[Resourc
         for size in unit:
             room = rooms.take(size)
             if room is None:  # the filling has the room of what lingers, too
+                missed[app] += 1
                 continue
             number = free[room].pop()
             free[room - size].append(number)
             contents[number][size] += 1
-            units[app] += 1
     found: defaultdict[Resources, list[Content]] = defaultdict(list)
     for offer, content in zip(offers, contents, strict=True):
         found[offer].append(content)
-    return found, units
+    return found, missed
 
 
 def standing_on(state: ClusterState, worker: Worker) -> Content:

@@ -172,7 +172,7 @@ def _targets(state: ClusterState, entitled: Entitlement, waiting: list[App], at:
         if app.troubles or kind not in alike:
             found = Seeking(state, entitled, app, at, bounds).cheapest()
         if found is None:
-            if not (app.troubles or app.executors) and bounds.plan().units[app.id]:
+            if not (app.troubles or app.executors) and bounds.is_in_plan(app):
                 alike.add(kind)  # others like it have no more means, since their own executors never leave for them
             continue
         alike.clear()

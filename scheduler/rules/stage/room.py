@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.failures import closed_to
 from scheduler.rules.labels import sought
-from scheduler.rules.share.demands import held_units, size_of, units_of
+from scheduler.rules.share.demands import size_of, units_of
 from scheduler.rules.share.entitlement import Entitlement
 from scheduler.rules.share.plan import Plan, lingering, plan
 from scheduler.rules.stage.losses import Losses, side_of
@@ -188,10 +188,14 @@ class CheapestFirst:
             known = self._followed[side] = state.head, live
         return known[1]
 
+    def is_in_plan(self, app: App) -> bool:
+        """Whether the plan has a place for a unit that the app is below its entitlement."""
+        return self._entitled.below(app) > self.plan().missed[app.id]
+
     def plan(self) -> Plan:
         """The plan of the state as it stands, made once for all who ask while nothing happens."""
         if self._plan is None or self._plan[0] != self._state.head:
-            self._plan = self._state.head, plan(self._state)
+            self._plan = self._state.head, plan(self._state, self._entitled)
         return self._plan[1]
 
     def forget(self) -> None:
@@ -267,7 +271,7 @@ class Seeking:
         """By the plan: what stands on a worker and not in the plan leaves, and its app gets it back elsewhere (H6)."""
         state = self.state
         wanted, found = self._known.plan(), list[Room]()
-        if wanted.units[self.app.id] <= held_units(self.app):
+        if not self._known.is_in_plan(self.app):
             return None
         unit = size_of(self.app) if self.app.unplaced_driver is NOTHING else self.sought
         for name in wanted.short.get(unit, ()):
@@ -393,7 +397,7 @@ class Fragments:
         found = self._alike.get(kind) if plain else None
         if found is None:
             found = Seeking(self._state, self._entitled, app, self._at, self._known).is_in_vain()
-            if plain and (not found or self._known.plan().units[app.id]):
+            if plain and (not found or self._known.is_in_plan(app)):
                 self._alike[kind] = found
         return found
 
