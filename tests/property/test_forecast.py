@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from itertools import count
 from typing import NamedTuple
 
@@ -18,13 +19,15 @@ from scheduler.model.commands import (
     StartedExecutor,
     SubmitApp,
 )
+from scheduler.model.errors import CommandRejected
 from scheduler.model.events import DriverAllocated, Event, ExecutorAllocated
 from scheduler.model.resources import Resources
 from scheduler.rules.invariants import check
 from scheduler.rules.simulate import NEVER
 from scheduler.rules.turn import Turn
 from tests.property.given import Cluster, examples, worker
-from witness.forecast import Estimate, forecast
+from tests.property.histories import BUILD_UP, HISTORIES, History, command_for
+from witness.forecast import Estimate, forecast, waiting
 
 
 class Wanted(NamedTuple):
@@ -173,6 +176,22 @@ def test_of_apps_with_limits_every_one_that_can_start_has_a_latest_start() -> No
     assert len(found) == 4
     assert all(each.latest is not None for each in found.values())
     assert resources(running) == Resources(0, 0)
+
+
+@given(HISTORIES)
+@examples(60)
+def test_whatever_has_happened_an_app_that_waits_is_told_when_or_why_not(history: History) -> None:
+    cluster = Cluster(each_refusal=False, each_event=False)
+    for turn in (*BUILD_UP, *history):
+        with suppress(CommandRejected):
+            cluster.turn(*[command_for(cluster.state, step) for step in turn])
+    known = cluster.state.digest()
+    found = forecast(cluster.state, cluster.state.at + 1)
+    assert found.keys() == {app.id for app in waiting(cluster.state)}
+    for app, (earliest, likely, latest, why) in found.items():
+        assert why or (earliest is not None and likely is not None and latest is not None), app
+        assert latest is None or (likely is not None and earliest is not None and earliest <= likely <= latest), app
+    assert cluster.state.digest() == known
 
 
 def resources(running: Running) -> Resources:
