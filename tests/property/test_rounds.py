@@ -14,6 +14,7 @@ from scheduler.model.commands import (
     EndedExecutor,
     KillApp,
     RegisterCompany,
+    RegisterKind,
     RegisterWorker,
     ScaleApp,
     StartedExecutor,
@@ -93,15 +94,22 @@ def _standing(state: ClusterState) -> tuple[Any, ...]:
     return tuple(held), tuple(holds), tuple(sorted(state.waiting)), tuple(sorted(state.drivers))
 
 
-def _workers(random: Random) -> list[RegisterWorker]:
+def _workers(random: Random, *, large: bool) -> list[RegisterWorker]:
     found = []
-    for number in range(random.randint(1, 5)):
+    for number in range(random.randint(5, 12) if large else random.randint(1, 5)):
         labels = {"zone": random.choice(("north", "south"))} if random.random() < 0.4 else {}
         taints = ("spot",) if random.random() < 0.15 else ()
         name, cores, memory_mb = f"w{number}", random.choice((4, 6, 8, 12, 16)), random.choice((8192, 16384, 65536))
         found.append(
             RegisterWorker(
-                worker=name, node=name, host=name, cores=cores, memory_mb=memory_mb, labels=labels, taints=taints
+                worker=name,
+                node=name,
+                host=name,
+                cores=cores,
+                memory_mb=memory_mb,
+                labels=labels,
+                taints=taints,
+                resources={"gpu": ("0", "1", "2")} if large and random.random() < 0.4 else {},
             )
         )
     return found
@@ -119,7 +127,7 @@ def _company(random: Random, name: str, cores: int) -> RegisterCompany:
             return RegisterCompany(company=name)
 
 
-def _app(random: Random, number: int) -> SubmitApp:
+def _app(random: Random, number: int, *, large: bool) -> SubmitApp:
     about: dict[str, Any] = {"tasks": 1000, "memory_per_task_mb": random.choice((None, 256, 1024))}
     about["cores"] = random.choice((2, 3, 4, 6, 8, 12, 16, 24))
     match random.randrange(6):
@@ -133,6 +141,10 @@ def _app(random: Random, number: int) -> SubmitApp:
             about |= {"elastic": (random.choice((0, 1)), random.choice((3, 6))), "cores": None}
         case _:
             about["cores_per_task"] = random.choice((None, 1, 2, 3))
+    if large and about["cores"] is not None:
+        about["cores"] *= random.choice((1, 2, 4))
+        if "executor_cores" in about and random.random() < 0.3:
+            about["executor_resources"] = {"gpu": 1}
     if random.random() < 0.15:
         about |= {"driver": True, "driver_cores": random.choice((1, 2)), "driver_memory_mb": 256}
     if random.random() < 0.3:
@@ -142,7 +154,7 @@ def _app(random: Random, number: int) -> SubmitApp:
     return SubmitApp(app=f"app-{number}", company=company, user=user, command=("true",), **about)
 
 
-def _change(random: Random, state: ClusterState, number: int) -> Command:
+def _change(random: Random, state: ClusterState, number: int, *, large: bool) -> Command:
     """What happens to a cluster that has apps: most often another one comes."""
     apps = [app.id for app in state.apps.values() if app.ended is None]
     executors = [one.id for one in state.executors.values() if one.status != "stopping"]
@@ -159,20 +171,20 @@ def _change(random: Random, state: ClusterState, number: int) -> Command:
         case 5:
             return ConfigureCluster(settings={"placement": random.choice(PLACEMENTS)})
         case _:
-            return _app(random, number)
+            return _app(random, number, large=large)
 
 
-def settled(seed: int) -> int:
-    """A random small cluster with a dozen inputs, after each of which it comes to rest; how many executors left."""
+def settled(seed: int, *, large: bool = False) -> int:
+    """A random cluster with a dozen inputs, or two, after some of which it comes to rest; how many executors left."""
     random = Random(seed)
     settling = Settling(random)
-    workers = _workers(random)
+    workers = _workers(random, large=large)
     cores = sum(worker.cores for worker in workers)
-    begun: list[Command] = [*[_company(random, name, cores) for name in "abc"], *workers]
+    begun: list[Command] = [RegisterKind(kind="gpu"), *[_company(random, name, cores) for name in "abc"], *workers]
     for command in begun:
         settling.take(command)
-    for number in range(12):
-        settling.take(_change(random, settling.cluster.state, number))
+    for number in range(24 if large else 12):
+        settling.take(_change(random, settling.cluster.state, number, large=large))
         settling.settle(most=random.choice((0, 1, None)))
     settling.settle()
     return settling.losses
@@ -181,3 +193,8 @@ def settled(seed: int) -> int:
 @pytest.mark.parametrize("first", range(0, 200, 50))
 def test_no_state_comes_again(first: int) -> None:
     assert sum([settled(seed) for seed in range(first, first + 50)]) > 50
+
+
+@pytest.mark.parametrize("first", range(0, 30, 10))
+def test_no_state_comes_again_where_there_are_more_workers_and_gpus(first: int) -> None:
+    assert sum([settled(seed, large=True) for seed in range(first, first + 10)]) > 50

@@ -157,7 +157,8 @@ def _others_enter(state: ClusterState, kept: Entitlement, app: App) -> bool:
 def _is_handed_the_same(leaf: Leaf, now: Leaf) -> bool:
     """Whether a demand is as it was, and wins and loses the same ties (semantics H3).
 
-    Of equal shares a unit stays with who holds it: those that were handed out are held no less, the next one no more.
+    Of equal shares a unit stays with who holds it: those that were handed out are held no less. One that dropped out is
+    held as it was: others of the same share come before it, and after it others of its user.
     """
     if (now.size, now.most, now.least) != (leaf.size, leaf.most, leaf.least):
         return False
@@ -165,7 +166,7 @@ def _is_handed_the_same(leaf: Leaf, now: Leaf) -> bool:
     return (
         (now.driver, now.alone) == (leaf.driver, leaf.alone)
         and min(now.held, units) >= min(leaf.held, units)
-        and (now.held <= units or leaf.held > units)
+        and (not leaf.cause or (now.held > units) == (leaf.held > units))
     )
 
 

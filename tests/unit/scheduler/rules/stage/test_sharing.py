@@ -16,6 +16,7 @@ from scheduler.model.commands import (
     KillApp,
     RegisterCompany,
     RegisterKind,
+    ScaleApp,
     SetLimit,
     SubmitApp,
 )
@@ -516,3 +517,22 @@ def test_longer_than_the_operator_allows_is_refused_with_both_numbers() -> None:
     for stated, most in ((3601, 3600), (-1, 3600), (61, 60)):
         with pytest.raises(InvalidCommand, match=rf"minimum runtime of 0 to {most} s here, not {stated} s; give"):
             deadline_of(stated, max_min_runtime_s=most)
+
+
+def test_a_filling_is_not_kept_where_what_drops_out_first_changes() -> None:
+    """Semantics H3: the unit that drops out is not held any more, so another company's drops out before it.
+
+    That one's next app gets what is left. The ledgers, this among them, are checked after each event.
+    """
+    shared = cluster("a", "b", w0=10)
+    submit(shared, "early", "b", 8, 4)
+    submit(shared, "lender", "a", 8, 4)
+    shared.turn(ScaleApp(app="early", executors=0))
+    for name in [one.id for one in shared.state.executors.values() if one.app == "early"]:
+        shared.turn(EndedExecutor(executor=name, reason="killed"))
+    assert held(shared) == {"lender": 8}
+    submit(shared, "next-of-a", "a", 2, 2)
+    submit(shared, "next-of-b", "b", 2, 2)
+    shared.turn(ScaleApp(app="early", executors=2))
+    obey(shared)
+    assert held(shared) == {"early": 4, "lender": 4, "next-of-b": 2}
