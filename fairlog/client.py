@@ -651,10 +651,11 @@ class Client:
         """
         return self._do(_signal(_id(app), signal, task, whole=whole, reason=reason))
 
-    def requeue(self, app: Named, *, reason: str = "") -> Receipt:
+    def requeue(self, app: Named, *, task: int | None = None, reason: str = "") -> Receipt:
         """Put an app back into its queue under its own id; an operator states the `reason` where there are accounts.
 
-        What runs of it is stopped and runs again; tasks that have succeeded do not.
+        What runs of it is stopped and runs again; tasks that have succeeded do not. With `task`, its index from 0, that
+        one alone is stopped, and begins again.
 
         >>> import time
         >>> app = client.submit("sh -c 'test $FAIRLOG_ATTEMPT = 2 || sleep 600'", company="acme", user="ann")
@@ -663,7 +664,7 @@ class Client:
         >>> client.wait(app).state, client.view("app", app=app.app)["restarts"]
         ('finished', 1)
         """
-        return self._do(_requeue(_id(app), reason))
+        return self._do(_requeue(_id(app), task, reason))
 
     def logs(
         self,
@@ -807,9 +808,16 @@ def _kill(app: str, task: int | None, reason: str) -> _Steps[Receipt]:
     return receipt
 
 
-def _requeue(app: str, reason: str) -> _Steps[Receipt]:
-    receipt: Receipt = yield _Invocation("send", (RequeueApp(app=app, reason=reason),))
+def _requeue(app: str, task: int | None, reason: str) -> _Steps[Receipt]:
+    executor = "" if task is None else _executor_of((yield from _tasks(app)), task)
+    command = RequeueApp(app=app, reason=reason, task=task, executor=executor)
+    receipt: Receipt = yield _Invocation("send", (command,))
     return receipt
+
+
+def _executor_of(tasks: list[Task], task: int) -> str:
+    """The executor that runs the task, "" if none does."""
+    return next((found.executor or "" for found in tasks if found.task == task and found.state == "running"), "")
 
 
 def _signal(app: str, signal: str, task: int | None, *, whole: bool, reason: str) -> _Steps[Receipt]:
@@ -954,7 +962,7 @@ class AsyncClient:
         """
         return await self._do(_signal(_id(app), signal, task, whole=whole, reason=reason))
 
-    async def requeue(self, app: Named, *, reason: str = "") -> Receipt:
+    async def requeue(self, app: Named, *, task: int | None = None, reason: str = "") -> Receipt:
         """As `Client.requeue`.
 
         >>> async def main():
@@ -965,7 +973,7 @@ class AsyncClient:
         Traceback (most recent call last):
         fairlog.errors.NotAdmitted: app is pending already; only an app that waits for executors or runs can be put back
         """
-        return await self._do(_requeue(_id(app), reason))
+        return await self._do(_requeue(_id(app), task, reason))
 
     async def logs(
         self,

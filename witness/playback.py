@@ -109,6 +109,7 @@ _WORDS: dict[type[events.Event], str] = {
     events.AppSignalled: "{0.app} gets {0.signal}",
     events.TaskCancelled: "task {0.task} of {0.app} is cancelled",
     events.AppRequeued: "{0.app} is put back into its queue",
+    events.TaskRequeued: "task {0.task} of {0.app} is put back",
     events.AppRemoved: "{0.app} {0.reason}",
 }
 

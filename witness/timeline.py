@@ -33,6 +33,7 @@ _MARKS = (
     | events.AppSignalled
     | events.TaskCancelled
     | events.AppRequeued
+    | events.TaskRequeued
     | events.AppExpired
     | events.AppExtended
     | events.AppRemoved
@@ -54,6 +55,7 @@ _WORDS: dict[type[events.Event], str] = {
     events.AppSignalled: "its tasks get a signal",
     events.TaskCancelled: "one of its tasks is cancelled",
     events.AppRequeued: "it is put back into its queue",
+    events.TaskRequeued: "one of its tasks is put back",
     events.NeedBegan: "it is below its entitlement",
     events.NeedEnded: "it is not below its entitlement any more",
     events.SlotAwaited: "it is larger than its share and awaits a slot",

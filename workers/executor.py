@@ -267,7 +267,7 @@ class ExecutorProcess:
 
     def _as_cancelled(self, done: Completion) -> Completion:
         """The completion of a task that was cancelled as what it is, unless the task has succeeded (semantics X4)."""
-        if done.task not in self._cancelled or done.outcome not in ("failed", "unstartable"):
+        if done.task not in self._cancelled or done.outcome not in ("failed", "unstartable", "returned"):
             return done
         return done._replace(outcome="cancelled", message=cancelled_why(f"task {done.task}"))
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
 from scheduler.model.commands import Measured
+from scheduler.model.grants import PUT_BACK
 from scheduler.store.task_queue import Completion
 from workers.cell import Cell, EndedTask
 from workers.memory import Peak, excess
@@ -173,10 +174,20 @@ class TaskGroup:
 
     def send(self, sent: SentSignal) -> None:
         """Pass on a signal that somebody has sent, to the task that is meant or to all (semantics X4)."""
+        if sent.signal == PUT_BACK:
+            self._put_back(sent.task)
+            return
         number = signal.Signals[f"SIG{sent.signal}"]
         mains = [pid for task, pid in self._mains().items() if sent.task in {None, task}]
         pids = [each for main in mains for each in (main, *(descendants(main) if sent.whole else ()))]
         self._cell.signal(pids, number)
+
+    def _put_back(self, index: int | None) -> None:
+        """Stop the task if it runs and was not stopped before; it counts as returned then (semantics X6)."""
+        task = None if index is None else self._tasks.get(index)
+        if task is not None and task.kill_at_s is None:
+            task.returns = True
+            self._stop(task, f"{task.name} was put back", number=signal.SIGTERM, again_s=self._grace_s)
 
     def cancel(self, tasks: Collection[int]) -> None:
         """Stop those of the tasks that run and were not stopped before (semantics X4)."""

@@ -144,6 +144,8 @@ class Task:
         self.began_at_s = time.time()
         self.kill_at_s: float | None = None
         self.why = ""
+        self.returns = False
+        """Whether it begins again once it has stopped (semantics X6)."""
         self._stops = 0
         self.peak = Peak()
         """The most memory that was seen in use by its processes."""
@@ -161,7 +163,7 @@ class Task:
         """Its completion; closes the log file."""
         returned = os.waitstatus_to_exitcode(ended.status)
         exit_code = returned if returned >= 0 else 128 - returned
-        outcome: Outcome = "failed" if exit_code or self.why else "succeeded"
+        outcome: Outcome = "returned" if self.returns else "failed" if exit_code or self.why else "succeeded"
         message = self.why
         if not message and returned < 0:
             message = f"{self.name} was ended by {_signal_name(-returned)}"

@@ -401,6 +401,7 @@ _OF_ALL_IT_HOLDS = (
     | events.AppSignalled
     | events.TaskCancelled
     | events.AppRequeued
+    | events.TaskRequeued
 )
 """Events that change the grants of all that an app holds."""
 

@@ -368,11 +368,14 @@ class CancelTask(_CommandFields, frozen=True):
 class RequeueApp(_CommandFields, frozen=True):
     """Put an app that was admitted back into its user's queue, under its own id (semantics X6).
 
-    Operators state a `reason` as for `KillApp`.
+    With `task`, an index from 0, that one alone stops and begins again, where `executor` runs it. Operators state a
+    `reason` as for `KillApp`.
     """
 
     app: str
     reason: str = ""
+    task: int | None = None
+    executor: str = ""
 
 
 class FinishApp(_CommandFields, frozen=True):

@@ -734,6 +734,14 @@ class AppRequeued(_EventFields, frozen=True):
     window: str = ""
 
 
+class TaskRequeued(_EventFields, frozen=True):
+    """Somebody put a task of the app back: if the executor runs it, it is stopped and begins again (semantics X6)."""
+
+    app: str
+    task: int
+    executor: str
+
+
 class AppExpired(_EventFields, frozen=True):
     """The app has run for as long as it may; its executors and driver must stop (semantics X2)."""
 
@@ -903,7 +911,7 @@ WorkerEvent = (
 )
 AppEvent = AppRegistered | RoomReserved | ReservationLapsed | AppAdmitted | AppChanged | ExecutorsRequested | AppRemoved
 OrderEvent = AppReady | AppReprioritized | AppHeld | AppReleased | AppDelayed | AppDue
-RuntimeEvent = AppWarned | AppSignalled | TaskCancelled | AppRequeued | AppExpired | AppExtended
+RuntimeEvent = AppWarned | AppSignalled | TaskCancelled | AppRequeued | TaskRequeued | AppExpired | AppExtended
 DriverEvent = DriverAllocated | DriverRemoved
 ExecutorEvent = ExecutorAllocated | ExecutorChanged | ExecutorRevoked | RevocationWithdrawn | ExecutorRemoved
 HoldEvent = RoomHeld | HoldEnded | NeedBegan | NeedEnded | TargetSet | TargetEnded

@@ -42,6 +42,10 @@ class SentSignal(NamedTuple):
     whole: bool = False
 
 
+PUT_BACK = "PUT-BACK"
+"""What stands in the place of a signal where a task is to stop and to begin again (semantics X6)."""
+
+
 class Outputs(BaseModel):
     """The files to which the app's tasks write (`scheduler.model.outputs`); `app` is what %A stands for in them."""
 

@@ -160,10 +160,11 @@ def changed_grants(events: Iterable[facts.Event], state: ClusterState, *, settle
                 | facts.ExecutorRevoked(executor=name)
                 | facts.RevocationWithdrawn(executor=name)
                 | facts.DriverAllocated(driver=name)
+                | facts.TaskRequeued(executor=name)
             ):
                 held = state.executors.get(name) or state.drivers.get(name)
                 if held is not None:
-                    changes.put(event.worker, name, _grant(state, held, settled_at))
+                    changes.put(held.worker, name, _grant(state, held, settled_at))
             case facts.ExecutorRemoved(executor=name) | facts.DriverRemoved(driver=name):
                 changes.put(event.worker, name, None)
             case (

@@ -41,6 +41,7 @@ OF_NOBODY = frozenset(
         events.WorkerCleared,
         events.AppWarned,
         events.TaskCancelled,
+        events.TaskRequeued,
         events.AppExtended,
         events.CommandRefused,
         events.RefusalsOmitted,

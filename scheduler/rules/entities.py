@@ -31,6 +31,8 @@ from scheduler.rules.fleet import Fleet
 from scheduler.rules.ledger import Accounts, Balance, Standings, Usage
 
 T = TypeVar("T")
+PassedOn = tuple[int, str, int | None, bool]
+"""Position, signal or `PUT_BACK`, task (None = all), and whether to all processes: what tasks are to get."""
 
 
 class _Empty(dict[Any, Any]):
@@ -82,8 +84,8 @@ class Allocation:
     """Whether its worker said that it runs; a driver never says so."""
     warned_at: int
     """When (ms) its tasks were to get the app's warning, 0 = never (semantics X2)."""
-    signals: tuple[tuple[int, str, int | None, bool], ...]
-    """The last signals that were sent to its tasks: position, signal, task, whether to all processes (semantics X4)."""
+    signals: tuple[PassedOn, ...]
+    """What its tasks were sent last (semantics X4), and which of them were put back (X6)."""
     moved: bool
     """Whether it leaves because its app is granted the same on another worker (semantics H6)."""
     until: int

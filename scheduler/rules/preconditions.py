@@ -763,6 +763,19 @@ def _app_requeued(state: Facts, event: events.AppRequeued) -> Broken:
     return ("X6", f"app {event.app!r} is not to be put back") if app.spec.no_requeue else None
 
 
+def _task_requeued(state: Facts, event: events.TaskRequeued) -> Broken:
+    broken = _app_requeued(state, events.AppRequeued(app=event.app))
+    if broken is not None:
+        return broken
+    app = state.apps[event.app]
+    if not 0 <= event.task < app.spec.tasks or event.task in app.cancelled:
+        return "X6", f"app {event.app!r} has no task {event.task} that is not cancelled"
+    held = app.executors.get(event.executor)
+    if held is None or held.status == "stopping":
+        return "X6", f"{event.executor!r} is no running executor of app {event.app!r}"
+    return None
+
+
 def _app_expired(state: Facts, event: events.AppExpired) -> Broken:
     app = state.apps.get(event.app)
     if app is None or not app.admitted or app.ended is not None or app.expired_at:
@@ -922,6 +935,7 @@ PRECONDITIONS: dict[type[Event], Callable[[Facts, Any], Broken]] = {
     events.AppSignalled: _app_signalled,
     events.TaskCancelled: _task_cancelled,
     events.AppRequeued: _app_requeued,
+    events.TaskRequeued: _task_requeued,
     events.AppExpired: _app_expired,
     events.AppExtended: _app_extended,
     events.AppRemoved: _app_removed,

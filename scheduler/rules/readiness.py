@@ -26,8 +26,10 @@ from scheduler.model.events import (
     Condition,
     Dependency,
     Event,
+    TaskRequeued,
 )
-from scheduler.rules.validate import MAX_DEPENDENCIES, MAX_MOMENT, MAX_PRIORITY, check_range, check_said
+from scheduler.rules.runtime import check_task
+from scheduler.rules.validate import MAX_DEPENDENCIES, MAX_MOMENT, MAX_PRIORITY, check_range, check_said, shorten
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -109,7 +111,10 @@ def put_on_hold(app: App, *, hold: bool) -> list[Event]:
 
 
 def requeued(app: App, command: RequeueApp) -> list[Event]:
-    """The app goes back into its user's queue (semantics X6). Raises: InvalidCommand, NotAdmitted."""
+    """The app goes back into its user's queue, or one of its tasks into the app's (semantics X6).
+
+    Raises: InvalidCommand, NotAdmitted.
+    """
     check_said(command.reason)
     if app.spec.no_requeue:
         raise InvalidCommand(
@@ -118,7 +123,18 @@ def requeued(app: App, command: RequeueApp) -> list[Event]:
         )
     if not app.admitted:
         raise NotAdmitted(app.id)
-    return [AppRequeued(app=app.id)]
+    if command.task is None:
+        return [AppRequeued(app=app.id)]
+    check_task(app, command.task)
+    if command.task in app.cancelled:
+        raise InvalidCommand(f"task {command.task} of app {app.id!r} was cancelled; it does not run again")
+    held = app.executors.get(command.executor)
+    if held is None or held.status == "stopping":
+        raise InvalidCommand(
+            f"a task is put back where it runs: {shorten(command.executor)} is no running executor of app {app.id!r}; "
+            f"`fairlog app {app.id} --tasks` names that of each task"
+        )
+    return [TaskRequeued(app=app.id, task=command.task, executor=command.executor)]
 
 
 def delayed(app: str, begin: int | None, at: int) -> list[Event]:

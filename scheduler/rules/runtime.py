@@ -92,7 +92,7 @@ def timed(state: ClusterState, app: App, command: SignalApp | CancelTask | Exten
     return cancelled(app, command) if isinstance(command, CancelTask) else extended(state, app, command)
 
 
-def _check_task(app: App, task: int) -> None:
+def check_task(app: App, task: int) -> None:
     """Raises: InvalidCommand unless the app has a task of that index from 0."""
     if not app.spec.tasks:
         raise InvalidCommand(f"app {app.id!r} has no tasks; leave out the task")
@@ -103,7 +103,7 @@ def _check_task(app: App, task: int) -> None:
 def cancelled(app: App, command: CancelTask) -> list[Event]:
     """The task is cancelled, and the app is killed with its last one (semantics X4). Raises: InvalidCommand."""
     check_said(command.reason)
-    _check_task(app, command.task)
+    check_task(app, command.task)
     if command.task in app.cancelled:
         return []
     found: list[Event] = [TaskCancelled(app=app.id, task=command.task)]
@@ -117,7 +117,7 @@ def signalled(app: App, command: SignalApp) -> list[Event]:
     if command.signal not in SENT_SIGNALS:
         raise InvalidCommand(f"the signal must be one of {', '.join(SENT_SIGNALS)}, not {shorten(command.signal)}")
     if command.task is not None:
-        _check_task(app, command.task)
+        check_task(app, command.task)
     if not [held for held in app.allocations() if held.status != "stopping"]:
         raise InvalidCommand(f"app {app.id!r} is {app.state}: nothing of it runs that could get a signal")
     return [AppSignalled(app=app.id, signal=command.signal, task=command.task, whole=command.whole)]

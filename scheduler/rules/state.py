@@ -271,6 +271,7 @@ _ASKED: dict[type[Event], str] = {
     events.AppSignalled: "signalled",
     events.TaskCancelled: "task cancelled",
     events.AppRequeued: "requeued",
+    events.TaskRequeued: "task requeued",
     events.AppRemoved: "killed",
 }
 """What an account did with an app, by the first event of its command (semantics I1)."""

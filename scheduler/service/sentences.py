@@ -37,6 +37,7 @@ _OF_TASKS = (
     "<who> ended with exit code <code>",
     "<who> was ended by <signal>",
     "<who> was cancelled",
+    "<who> was put back",
     "<who> exceeded its time limit of <time> s",
     "<who> used nothing of its cores for <number> s",
     "<who> used nothing of its GPUs for <number> s",

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from scheduler.model.grants import Nearness
     from scheduler.store.inflight import StoreCommand
 
-Outcome = Literal["succeeded", "failed", "unstartable", "stopped", "cancelled"]
+Outcome = Literal["succeeded", "failed", "unstartable", "stopped", "returned", "cancelled"]
 """How a task ended. A failed task may be retried; one that cannot be started is tried on another worker (W9)."""
 
 FUNCTION = "workers.tasks.run"

@@ -229,9 +229,9 @@ local function complete(i, attempt, outcome, exit_code, message, cpu_ms, peak_mb
     redis.call('HINCRBY', tasks, 'cancelled', 1)
     redis.call('HSETNX', tasks, 'cancelled:detail', message)
     redis.call('DEL', jobs .. i)
-  elseif outcome == 'unstartable' and (task.tried or worker) == worker then
+  elseif outcome == 'returned' or outcome == 'unstartable' and (task.tried or worker) == worker then
     task.state = 'queued'
-    task.tried = worker
+    if outcome == 'unstartable' then task.tried = worker end
     queue_task(queue, tasks, id, i, 0)
     redis.call('HSET', jobs .. i, 'status', 'queued')
   else

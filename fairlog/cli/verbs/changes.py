@@ -42,6 +42,7 @@ from scheduler.model.ids import app_of
 
 if TYPE_CHECKING:
     from fairlog.cli.session import Session
+    from scheduler.store.task_states import TaskState
 
 
 @click.command()
@@ -82,17 +83,30 @@ def kill(session: Session, *, chosen: Choice, executor: bool, task: int | None, 
 
 def _cancel(session: Session, chosen: Choice, task: int, reason: str, *, executor: bool) -> int:
     """Cancel a task of one app. Raises: click.UsageError; click.ClickException if it has ended."""
-    from fairlog.cli.outputs import shown_tasks  # noqa: PLC0415 (loads RQ, which most verbs do without)
-
-    if executor or len(chosen.names) != 1:
-        raise click.UsageError("--task is a task of one app; name that app, and nothing else")
-    (app,) = picked(session, chosen, "kill")
-    position = _position(session, app, task)
-    known = shown_tasks(session).states(app)[position : position + 1]
-    if known and known[0].state not in {"queued", "running"}:
-        raise click.ClickException(f"task {task} of app {app!r} has ended: it is {known[0].state}")
+    if executor:
+        raise click.UsageError("--task and --executor cannot be combined; give one of them")
+    app, position, _ = _running_task(session, chosen, "kill", task)
     done = f"goes on without task {task}"
     return send_each(session, [app], lambda name: CancelTask(app=name, task=position, reason=reason), done)
+
+
+def _running_task(session: Session, chosen: Choice, verb: str, task: int) -> tuple[str, int, TaskState]:
+    """The one app that is named, which of its tasks has that index, and the state of that.
+
+    Raises: click.UsageError, ClickException if it has ended.
+    """
+    from fairlog.cli.outputs import shown_tasks  # noqa: PLC0415 (loads RQ, which most verbs do without)
+    from scheduler.store.task_states import TaskState  # noqa: PLC0415 (likewise)
+
+    if len(chosen.names) != 1:
+        raise click.UsageError("--task is a task of one app; name that app, and nothing else")
+    (app,) = picked(session, chosen, verb)
+    position = _position(session, app, task)
+    known = shown_tasks(session).states(app)[position : position + 1]
+    state = known[0] if known else TaskState(position)
+    if state.state not in {"queued", "running"}:
+        raise click.ClickException(f"task {task} of app {app!r} has ended: it is {state.state}")
+    return app, position, state
 
 
 def _position(session: Session, app: str, task: int) -> int:
@@ -224,19 +238,27 @@ def reprioritize(session: Session, *, app: str, priority: int) -> int:
 
 
 @click.command()
+@range_option("--task", 0, metavar="I", help="Stop the task of that index alone, and begin it again.")
 @text_option("--reason", default="", metavar="TEXT", help="Why; an operator states it where there are accounts.")
 @chosen_apps()
 @on_cluster
-def requeue(session: Session, *, chosen: Choice, reason: str) -> int:
+def requeue(session: Session, *, chosen: Choice, task: int | None, reason: str) -> int:
     """Put apps back into their queue, under their own id.
 
     What runs of an app is stopped as by `fairlog kill`. Once that is gone, the app is in its user's queue as if it had
     been submitted then, and its maximum runtime counts anew. Tasks that have succeeded or were cancelled do not run
-    again; FAIRLOG_ATTEMPT tells the others how often they have begun. An app that was submitted with --no-requeue, is
+    again; FAIRLOG_ATTEMPT tells the others how often they have begun. With --task, one task of an app is stopped and
+    begins again, while the others go on. An app that was submitted with --no-requeue, is
     pending or has ended is refused; `fairlog resubmit` submits one again.
 
     Apps that are chosen by a filter are shown first, and put back after a yes or with --yes.
     """
+    if task is not None:
+        app, position, state = _running_task(session, chosen, "requeue", task)
+        if state.executor is None or state.state != "running":
+            raise click.ClickException(f"task {task} of app {app!r} waits in its queue already")
+        command = RequeueApp(app=app, reason=reason, task=position, executor=state.executor)
+        return send_each(session, [app], lambda _: command, f"begins task {task} again")
     names = picked(session, _only(chosen, "waiting", "running"), "requeue")
     return send_each(session, names, lambda name: RequeueApp(app=name, reason=reason), "is put back into its queue")
 

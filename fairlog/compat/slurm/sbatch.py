@@ -553,7 +553,7 @@ def told(asked: SbatchOptions, fields: dict[str, Any], tasks: int, per_task: int
         numbers = members(indexes)
         step = indexes.partition(":")[2].partition(",")[0] or "1"
         about = {"COUNT": len(numbers), "MIN": numbers[0], "MAX": numbers[-1], "STEP": step}
-        said |= {f"SLURM_ARRAY_TASK_{name}": str(value) for name, value in about.items()}
+        said |= {f"SLURM_ARRAY_TASK_{name}": str(value) for name, value in about.items()} | {"FAIRLOG_ARRAY": indexes}
     if gpus := fields.get("task_resources", {}).get("gpu"):
         said |= {"SLURM_GPUS": gpus, "SLURM_GPUS_ON_NODE": gpus}
     return said

@@ -13,7 +13,7 @@ from fairlog.compat.slurm import jobs, times
 from fairlog.compat.slurm.jobs import SlurmJob
 from fairlog.compat.slurm.nodes import SlurmNode, features, hosts_of, list_of, nodes
 from fairlog.compat.slurm.road import ApiRoad, Problem
-from fairlog.compat.slurm.sbatch import PARTITION
+from fairlog.compat.slurm.sbatch import PARTITION, members
 from fairlog.compat.slurm.tables import SCONTROL
 from fairlog.compat.slurm.words import SlurmError, read, without_effect
 from scheduler.model.outputs import filled
@@ -247,8 +247,11 @@ def change(words: list[str], *commands: str) -> int:
         raise SlurmError("too few arguments: name jobs by their ids")
     for each in named:
         name = each.lower().startswith("name=") and each[5:]
+        if again and each == os.environ.get("SLURM_ARRAY_JOB_ID") == os.environ.get("SLURM_JOB_ID"):
+            each = f"{each}_{os.environ['SLURM_ARRAY_TASK_ID']}"  # noqa: PLW2901 - a task of Slurm has an id of its own
         if again and "_" in each:
-            raise SlurmError(f"a task of an array cannot be put back alone: {each[:40]}; the whole array can")
+            code = _requeue_task(road, each, hold="HoldApp" in commands) or code
+            continue
         found = [app["app"] for app in jobs.ask(road) if app["name"] == name] if name else [each.partition("_")[0]]
         if again and os.environ.get("SLURM_JOB_ID") in found:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # which the job gets before this process has its answer
@@ -257,10 +260,35 @@ def change(words: list[str], *commands: str) -> int:
     return code
 
 
+def _requeue_task(road: ApiRoad, job: str, *, hold: bool) -> int:
+    """Put a task of an array back, ID_INDEX; the exit code. Raises: SlurmError."""
+    app, _, index = job.partition("_")
+    if hold:
+        raise SlurmError(f"a task of an array cannot be held alone: {job[:40]}; the whole array can")
+    here = os.environ
+    if (app, index) == (here.get("SLURM_ARRAY_JOB_ID"), here.get("SLURM_ARRAY_TASK_ID")):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as for a whole job
+        position, executor = members(here["FAIRLOG_ARRAY"]).index(int(index)), here["FAIRLOG_EXECUTOR_ID"]
+        return _send(road, {"type": "RequeueApp", "app": app, "task": position, "executor": executor}, job)
+    found = [each for each in jobs.ask(road, ids=app, tasks="true") if each["array"]]
+    indexes = members(found[0]["array"]) if found else []
+    if not index.isdecimal() or int(index) not in indexes:
+        sys.stderr.write(f"scontrol: error: {_UNKNOWN} for job {job[:40]}\n")
+        return 1
+    position = indexes.index(int(index))
+    states = (found[0]["taskStates"] or [])[position : position + 1]
+    if not states or states[0]["state"] != "running":
+        why = "Job is pending execution" if not states or states[0]["state"] == "queued" else "Job is over"
+        sys.stderr.write(f"scontrol: error: {why} for job {job}\n")
+        return 1
+    return _send(road, {"type": "RequeueApp", "app": app, "task": position, "executor": states[0]["executor"]}, job)
+
+
 def _send(road: ApiRoad, command: dict[str, Any], job: str) -> int:
     try:
         if command["type"] == "RequeueApp":  # by the way of what runs in a job as well
-            road.post(f"/v1/apps/{command['app']}/requeue", {"reason": "scontrol"})
+            about: dict[str, Any] = {name: command[name] for name in ("task", "executor") if name in command}
+            road.post(f"/v1/apps/{command['app']}/requeue", {"reason": "scontrol"} | about)
         else:
             road.send(command)
     except Problem as problem:

@@ -8,9 +8,10 @@ from typing import Any
 
 from scheduler.model import events
 from scheduler.model.events import AppRegistered, Event
+from scheduler.model.grants import PUT_BACK
 from scheduler.model.resources import NOTHING
 from scheduler.rules.admission.queue import ask_of
-from scheduler.rules.entities import NO_LACK, App, Demand, Lack, Slot, User, shared_spec
+from scheduler.rules.entities import NO_LACK, App, Demand, Lack, PassedOn, Slot, User, shared_spec
 from scheduler.rules.facts import Facts
 from scheduler.rules.fold.effects import (
     count_demands,
@@ -209,7 +210,24 @@ def _app_signalled(facts: Facts, event: events.AppSignalled) -> None:
     sent = facts.head, event.signal, event.task, event.whole
     for held in facts.apps[event.app].allocations():
         if held.status != "stopping":
-            held.signals = (*held.signals, sent)[-SIGNALS_KEPT:]
+            held.signals = _kept((*held.signals, sent), held.resources.cores)
+
+
+def _kept(sent: tuple[PassedOn, ...], cores: int) -> tuple[PassedOn, ...]:
+    """The last signals, and of the tasks that are put back the last one for each that may run on so many cores."""
+    signals = [each for each in sent if each[1] != PUT_BACK][-SIGNALS_KEPT:]
+    back = {each[2]: each for each in sent if each[1] == PUT_BACK}
+    return tuple(sorted((*signals, *[*back.values()][-cores:]), key=_position))
+
+
+def _position(sent: PassedOn) -> int:
+    return sent[0]
+
+
+def _task_requeued(facts: Facts, event: events.TaskRequeued) -> None:
+    """The executor is to put it back if it runs it (semantics X6)."""
+    held = facts.apps[event.app].executors[event.executor]
+    held.signals = _kept((*held.signals, (facts.head, PUT_BACK, event.task, False)), held.resources.cores)
 
 
 def _task_cancelled(facts: Facts, event: events.TaskCancelled) -> None:
@@ -297,6 +315,7 @@ FOLDS: dict[type[Event], Callable[[Facts, Any], None]] = {
     events.AppSignalled: _app_signalled,
     events.TaskCancelled: _task_cancelled,
     events.AppRequeued: _app_requeued,
+    events.TaskRequeued: _task_requeued,
     events.AppExpired: _app_expired,
     events.AppExtended: _app_extended,
     events.AppRemoved: _app_removed,

@@ -529,7 +529,7 @@ REFUSED = {
     ("scontrol", "update", "JobId=17", "NumNodes=2"): 1,
     ("scontrol", "hold"): 1,
     ("scontrol", "requeue"): 1,
-    ("scontrol", "requeue", "17_3"): 1,
+    ("scontrol", "requeuehold", "17_3"): 1,
     ("sinfo", "--foo"): 1,
     ("sinfo", "-o", "%!"): 1,
     ("sacctmgr", "add", "user", "ann"): 1,

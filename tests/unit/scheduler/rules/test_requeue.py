@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from scheduler.model.commands import (
+    CancelTask,
     Command,
     EndApp,
     EndedDriver,
@@ -38,8 +40,9 @@ from scheduler.model.events import (
     RevocationWithdrawn,
     TargetEnded,
     TargetSet,
+    TaskRequeued,
 )
-from scheduler.model.grants import STOP, Grant
+from scheduler.model.grants import PUT_BACK, STOP, Grant
 from scheduler.model.resources import NOTHING
 from scheduler.model.sender import local
 from scheduler.rules import invariants
@@ -137,6 +140,47 @@ def test_what_cannot_be_put_back_is_refused(
     with pytest.raises(error, match=says):
         decide(cluster.state, RequeueApp(app=app))
     assert cluster.state.head == head
+
+
+def test_one_task_is_put_back_by_the_executor_that_runs_it() -> None:
+    cluster = running()
+    for task in (1, 0, 1):
+        command = RequeueApp(app="a1", task=task, executor="a1.0")
+        assert cluster.turn(command) == [TaskRequeued(app="a1", task=task, executor="a1.0")]
+    grants = {name: Grant.model_validate_json(text) for name, text in all_grants(cluster.state)["w1"].items()}
+    head = cluster.state.head
+    assert [(sent.signal, sent.task) for sent in grants["a1.0"].signals] == [(PUT_BACK, 0), (PUT_BACK, 1)]
+    assert [sent.seq for sent in grants["a1.0"].signals] == [head - 1, head]
+    assert grants["a1.1"].signals == ()
+    assert (cluster.state.apps["a1"].state, cluster.state.apps["a1"].restarts) == ("running", 0)
+
+
+def test_signals_do_not_push_out_what_is_put_back() -> None:
+    cluster = running()
+    for task in range(4):
+        cluster.turn(RequeueApp(app="a1", task=task, executor="a1.0"))
+        for number in range(3):
+            cluster.turn(SignalApp(app="a1", signal="USR1", reason=f"{task} {number}"))
+    sent = cluster.state.executors["a1.0"].signals
+    assert [task for _, signal, task, _ in sent if signal == PUT_BACK] == [0, 1, 2, 3]
+    assert len(sent) == 4 + 8
+    assert sorted(position for position, *_ in sent) == [position for position, *_ in sent]
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ({"task": 1}, "a task is put back where it runs: '' is no running executor of app 'a1'; `fairlog app a1"),
+        ({"task": 1, "executor": "a1.7"}, "'a1.7' is no running executor of app 'a1'"),
+        ({"task": 99, "executor": "a1.0"}, "app 'a1' has no task 99; its tasks are 0 to"),
+        ({"task": 2, "executor": "a1.0"}, "task 2 of app 'a1' was cancelled; it does not run again"),
+    ],
+)
+def test_a_task_that_does_not_run_there_is_not_put_back(asked: dict[str, Any], says: str) -> None:
+    cluster = running()
+    cluster.turn(CancelTask(app="a1", task=2))
+    with pytest.raises(InvalidCommand, match=re.escape(says)):
+        decide(cluster.state, RequeueApp(app="a1", **asked))
 
 
 def test_a_long_reason_is_refused() -> None:

@@ -79,6 +79,7 @@ from scheduler.model.events import (
     TargetEnded,
     TargetSet,
     TaskCancelled,
+    TaskRequeued,
     TokenIssued,
     TokenRevoked,
     Wanted,
@@ -317,6 +318,7 @@ EVENTS: list[Event] = [
     AppDue(app="a3"),
     TaskCancelled(app="a3", task=2),
     AppRequeued(app="a3"),
+    TaskRequeued(app="a3", task=2, executor="a3.1"),
     WindowAdded(
         window="x1",
         workers=("w1", "w2"),

@@ -348,6 +348,21 @@ def test_a_cancelled_task_leaves_the_others_to_run_and_the_app_fails_at_their_en
     assert step.verdict == work.verdict(APP) == Verdict("failed", detail)
 
 
+def test_a_task_that_is_put_back_alone_begins_again_before_others_and_has_not_failed(work: Worklist) -> None:
+    """Semantics X6."""
+    fill(work, 3)
+    assert take(work, 2) == [0, 1]
+    step = end(work, 1, "returned", message="task 1 was put back")
+    assert (step.verdict, step.waiting) == (None, 2)
+    assert work.progress(APP) == Progress(tasks=3, running=1, queued=2)
+    assert take(work, 2) == [1, 2]
+    found = work.states(APP)[1]
+    assert (found.state, found.attempts, found.message) == ("running", 2, "task 1 was put back")
+    for task in range(3):
+        step = end(work, task, "succeeded")
+    assert step.verdict == Verdict("finished", "")
+
+
 def test_an_app_that_keeps_going_ends_with_the_last_of_its_tasks(fake: fakeredis.FakeRedis, work: Worklist) -> None:
     for executor in ("e", "f"):
         fake.hset(KEYS.grants(WORKER), executor, '{"executor":"e","keep_going":true}')

@@ -143,6 +143,7 @@ def timed() -> list[Fact]:
     cluster.turn(StartedExecutor(executor="t1.0"))
     cluster.turn(after_s=15)
     cluster.turn(SignalApp(app="t1", signal="USR2", task=0, whole=True))
+    cluster.turn(RequeueApp(app="t1", task=0, executor="t1.0"))
     cluster.turn(CancelTask(app="t1", task=0))
     cluster.turn(ExtendApp(app="t1", by_s=10))
     cluster.turn(after_s=20)
