@@ -2,7 +2,7 @@
 
 - mixed: ten apps end, and twenty are submitted.
 - users: 50 users of one company who had nothing submit an app each.
-- sizes: one user submits apps of 50 sizes that nobody had.
+- sizes: one user submits apps of 50 sizes that nobody had, and ends those before.
 - needs: apps of a company that is below its entitlement, of seven users.
 - demand: 50 apps of that company change how many executors they want.
 
@@ -21,7 +21,15 @@ from time import thread_time_ns
 from typing import Any
 
 from benchmarks._common import arguments, companies, oldest_endings, show, submission, worker
-from scheduler.model.commands import ChangeEdition, Command, ConfigureCluster, ScaleApp, StartedExecutor, SubmitApp
+from scheduler.model.commands import (
+    ChangeEdition,
+    Command,
+    ConfigureCluster,
+    KillApp,
+    ScaleApp,
+    StartedExecutor,
+    SubmitApp,
+)
 from scheduler.model.events import ExecutorAllocated
 from scheduler.rules.preconditions import EDITIONS
 from scheduler.rules.share.entitlement import filling
@@ -96,8 +104,10 @@ class Full:
         return [self.own(0, f"new-{turn}-{each}", (4, 2048)) for each in range(50)]
 
     def sizes(self, turn: int) -> list[Command]:
-        """Apps of 50 sizes that nobody had."""
-        return [self.own(0, "ann", (1 + each % WORKER_CORES, 256 + 50 * turn + each)) for each in range(50)]
+        """Apps of 50 sizes that nobody had, in the place of those before: a company has at most 64 sizes at once."""
+        before = [KillApp(app=app.id) for app in self.state.apps.values() if app.spec.user == "sized" and not app.over]
+        new = [self.own(0, "sized", (1 + each % WORKER_CORES, 256 + 50 * turn + each)) for each in range(50)]
+        return [*before, *new]
 
     def needs(self, _: int) -> list[Command]:
         """Apps of the company that has nothing yet."""
