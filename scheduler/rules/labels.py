@@ -165,6 +165,10 @@ Marks = tuple[tuple[tuple[str, str], ...], tuple[str, ...]]
 """The labels and the taints of a worker."""
 
 
+def _marks(labels: Mapping[str, str], taints: tuple[str, ...]) -> Marks:
+    return tuple(sorted(labels.items())), taints
+
+
 class Demands:
     """The demands in use, each with how many apps have it, and the classes that they make of the live workers."""
 
@@ -194,7 +198,7 @@ class Demands:
 
     def join(self, worker: str, labels: Mapping[str, str], taints: tuple[str, ...]) -> Amounts:
         """The class of a worker that is live from now on."""
-        marks = tuple(sorted(labels.items())), taints
+        marks = _marks(labels, taints)
         if marks not in self._workers:
             self._workers[marks] = {}
             self._met[marks] = {demand for demand in ("", *self.number) if met_by(demand, labels, taints)}
@@ -203,11 +207,11 @@ class Demands:
 
     def leave(self, worker: str, labels: Mapping[str, str], taints: tuple[str, ...]) -> None:
         """The worker is not live any more."""
-        marks = tuple(sorted(labels.items())), taints
+        marks = _marks(labels, taints)
         del self._workers[marks][worker]
         if not self._workers[marks]:
             del self._workers[marks], self._met[marks]
 
     def class_of(self, labels: Mapping[str, str], taints: tuple[str, ...]) -> Amounts:
         """The class of a live worker of these."""
-        return _class(self._met[tuple(sorted(labels.items())), taints])
+        return _class(self._met[_marks(labels, taints)])

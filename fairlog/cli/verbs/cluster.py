@@ -85,7 +85,7 @@ def _read_runtime(text: str) -> int:
     return found
 
 
-_BORROW = "Allow the company to exceed its quota while no other company has an app that can be admitted."
+_BORROW = "Allow the company to hold more than its quota of what others leave, which it returns when they want it."
 
 
 @company.command("add")
@@ -102,6 +102,7 @@ def company_add(session: Session, /, *, name: str, **quota: Any) -> None:  # noq
 
     session.send(commands.RegisterCompany(company=name, **quota))
     click.echo(f"company {name} added")
+    _hint_at_idle_end(session, quota)
 
 
 @company.command("set")
@@ -118,6 +119,16 @@ def company_set(session: Session, /, *, name: str, **quota: Any) -> None:  # noq
 
     session.send(commands.ChangeCompany(company=name, **quota))
     click.echo(f"company {name} changed")
+    _hint_at_idle_end(session, quota)
+
+
+def _hint_at_idle_end(session: Session, quota: dict[str, Any]) -> None:
+    """Say that nothing counts as unused where no time is set (semantics W13)."""
+    if quota["end_idle"] and session.ask("settings")["idle_end_s"] is None:
+        render.say(
+            "--end-idle ends nothing yet: the setting idle_end_s is none; `fairlog settings set idle_end_s=3600` sets "
+            "an hour"
+        )
 
 
 @company.command("remove")

@@ -362,6 +362,9 @@ def test_companies_are_added_changed_listed_and_removed(shell: Shell) -> None:
     listed = {each["company"]: each for each in json.loads(shell.ok("company", "list", "--json"))}
     assert (listed["beta"]["quotaCores"], listed["beta"]["quotaMemory"], listed["beta"]["borrow"]) == (8, 4096, False)
     shell.ok("company", "set", "beta", "--borrow")
+    said = shell.run("company", "set", "beta", "--end-idle")
+    assert (said.code, said.err.startswith("--end-idle ends nothing yet: the setting idle_end_s is none")) == (0, True)
+    shell.ok("company", "set", "beta", "--keep-idle")
     listed = {each["company"]: each for each in json.loads(shell.ok("company", "list", "--json"))}
     assert (listed["beta"]["quotaCores"], listed["beta"]["borrow"], listed["beta"]["usedCoreMs"]) == (8, True, 0)
     assert "beta" in shell.ok("company", "list")
