@@ -14,6 +14,8 @@ from fairlog.compat.slurm.words import IDLE, LEFT, Given, Option, SlurmError, re
 _OF_SBATCH = {
     "get-user-env": "variables are passed on by --export",
     "help": "give --help on the command line",
+    "mail-type": "--notify tells how an app ended, however that was",
+    "mail-user": "give --notify ADDRESS on the command line",
     "quiet": "the id alone is printed",
     "usage": "give --help on the command line",
     "version": "give --version on the command line",

@@ -184,8 +184,8 @@ def submission(
     }
     if (begin := asked.get("begin")) is not None:
         fields["begin"] = max(0, times.read_moment(begin, "begin", ahead=True))
-    if comment := asked.get("comment"):
-        fields["comment"] = comment
+    told_too = {"comment": asked.get("comment"), "notify": told_by_mail(asked, road)}
+    fields |= {field: value for field, value in told_too.items() if value}
     fields |= {"array": indexes, "keep_going": True} if indexes else {"small": True}
     if memory := memory_of(asked, cores):
         fields["memory_per_task_mb"] = memory
@@ -223,6 +223,43 @@ def read_constraint(text: str) -> list[str]:
             "zone=north&gpu"
         )
     return terms
+
+
+_ENDS = {"END", "FAIL", "ALL", "TIME_LIMIT", "ARRAY_TASKS"}
+_MAILS = _ENDS | {
+    *("NONE", "BEGIN", "REQUEUE", "INVALID_DEPEND", "STAGE_OUT"),
+    *("TIME_LIMIT_90", "TIME_LIMIT_80", "TIME_LIMIT_50"),
+}
+
+
+def told_by_mail(asked: SbatchOptions, road: ApiRoad) -> str | None:
+    """Who is told by mail how the job ended; stderr says why nobody is, where somebody was named. Raises: Refused."""
+    address, types = (
+        asked.get("mail-user"),
+        [part.strip().upper() for part in (asked.get("mail-type") or "").split(",")],
+    )
+    for name in types:
+        if name and name not in _MAILS:
+            raise SlurmError(f"Invalid --mail-type specification: {name[:40]}", CODE)
+    if address is None or not _ENDS & set(types):
+        if address is not None or _ENDS & set(types):
+            missing = "--mail-user" if address is None else "--mail-type END"
+            say(f"sbatch: note: nobody is told by mail, which takes {missing} besides")
+        return None
+    from scheduler.model.errors import CommandRejected  # noqa: PLC0415 (few ask for it)
+    from scheduler.model.targets import is_mail, place_of, places_of  # noqa: PLC0415 (likewise)
+
+    try:
+        place = place_of(address)
+    except CommandRejected:
+        place = ""
+    if not place or not is_mail(address):
+        say(f"sbatch: note: nobody is told by mail: {address[:60]} is no address like ann@example.org")
+        return None
+    if place not in places_of(road.get("/v1/settings")["notify_targets"]):
+        say(f"sbatch: note: nobody is told by mail: the operator allows none to {place} (the setting notify_targets)")
+        return None
+    return address
 
 
 def may_requeue(asked: SbatchOptions) -> bool:

@@ -43,8 +43,6 @@ _PLACED = (
     Option("--propagate", "[LIMITS]", IDLE, "tasks have the limits of their worker"),
     Option("--wckey", "KEY", IDLE, "there are no such keys"),
     Option("-M --clusters", "NAMES", IDLE, "there is one cluster"),
-    Option("--mail-type", "TYPES", IDLE, "nobody is told by mail"),
-    Option("--mail-user", "USER", IDLE, "nobody is told by mail"),
 )
 _JOB = (
     Option("-A --account", "NAME", ACTS, "the company"),
@@ -99,6 +97,8 @@ SBATCH: Table = (
     Option("-W --wait", "", ACTS, "exits with the code of the job"),
     Option("--wrap", "COMMAND", ACTS, "a command in place of a script"),
     Option("-C --constraint", "LIST", ACTS, "labels of the workers, KEY or KEY=VALUE, several with &"),
+    Option("--mail-type", "TYPES", ACTS, "END, FAIL, ALL and others: how the job ended is told by mail"),
+    Option("--mail-user", "ADDRESS", ACTS, "who is told, where the operator allows it (the setting notify_targets)"),
     *_PLACED,
     *_HELP,
 )
@@ -231,6 +231,8 @@ SRUN: Table = (
     Option("-W --wait", "SECONDS", IDLE, "all processes are waited for"),
     Option("-X --disable-status", "", IDLE, "an interrupt ends the processes in any case"),
     Option("-C --constraint", "LIST", IDLE, "a step runs where its job does; sbatch regards it"),
+    Option("--mail-type", "TYPES", IDLE, "who waits for the end sees it"),
+    Option("--mail-user", "ADDRESS", IDLE, "who waits for the end sees it"),
     *_PLACED,
     *_HELP,
 )

@@ -147,6 +147,27 @@ def test_tasks_of_an_array_are_cancelled_alone(slurm: Slurm) -> None:
     assert not (slurm.shell.home / "part-4.out").exists()
 
 
+def test_the_end_of_a_job_is_told_by_mail_where_the_operator_allows_that(slurm: Slurm) -> None:
+    mail = ("sbatch", "--parsable", "-H", "--mail-user", "Ann@Example.org")
+    none = "sbatch: note: nobody is told by mail"
+    for words, why in {
+        (*mail, "--mail-type", "BEGIN"): ", which takes --mail-type END besides",
+        ("sbatch", "-H", "--mail-type=END"): ", which takes --mail-user besides",
+        (*mail[:-1], "ann", "--mail-type", "END"): ": ann is no address like ann@example.org",
+        (*mail, "--mail-type", "ALL"): ": the operator allows none to @example.org (the setting notify_targets)",
+    }.items():
+        said = slurm.run(*words, "--wrap", "true")
+        assert (said.code, said.err) == (0, f"{none}{why}\n")
+    slurm.shell.ok("settings", "set", "notify_targets=@example.org")
+    job = slurm.ok(*mail, "--mail-type", "FAIL,END", "--wrap", "true").strip()
+    logged = slurm.shell.ok("log", "--json").splitlines()
+    assert any("Ann@Example.org" in line and f'"seq":{job},' in line.replace(" ", "") for line in logged)
+    slurm.ok("scancel", "-t", "PENDING", "--me")
+    slurm.shell.ok("settings", "set", "notify_targets=")
+    refused = slurm.run(*mail, "--mail-type", "OFTEN", "--wrap", "true")
+    assert (refused.code, refused.err) == (255, "sbatch: error: Invalid --mail-type specification: OFTEN\n")
+
+
 def test_a_task_of_an_array_is_put_back_alone(slurm: Slurm) -> None:
     """From outside and by itself; it begins again, which counts neither as a failure nor for the others."""
     script = """#!/bin/bash
