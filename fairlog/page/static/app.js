@@ -205,6 +205,9 @@ export const app = {
                   cell(duration((lane.to ?? now()) - (lane.running ?? lane.from))),
                   cell(
                     lane.end ?? (lane.told ? "told to leave" : "runs"),
+                    lane.loss?.window
+                      ? h("span", { class: "sub" }, "before the window ", name(lane.loss.window))
+                      : null,
                     lane.loss?.claimant
                       ? h(
                           "span",

@@ -154,6 +154,18 @@ function workerCard(each, context) {
           time(each.suspicion.until),
         ]
       : null,
+    each.window
+      ? [
+          each.window.company
+            ? [`window ${each.window.window} for `, name(each.window.company)]
+            : `window ${each.window.window}`,
+          " from ",
+          time(each.window.begin),
+          " to ",
+          time(each.window.end),
+          each.window.reason ? [": ", name(each.window.reason)] : null,
+        ]
+      : null,
     ...each.holds.map((hold) => [
       `${cores(hold.cores)} held for `,
       appLink(hold.app),

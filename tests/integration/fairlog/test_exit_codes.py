@@ -37,6 +37,7 @@ MISTAKES: dict[str, tuple[int, list[str]]] = {
     "a worker, account, token, kind, setting or limit that is not known": (
         REFUSED,
         [
+            *("window remove nothing", "window add --workers no-worker --from +1h --to +2h"),
             *("drain no-worker", "undrain no-worker", "decommission no-worker", "remove no-worker"),
             *("account remove acme/nobody", "account rename acme/nobody Nobody", "account grant acme/nobody admin"),
             *("token new acme/nobody", "token list acme/nobody", "token revoke 00000000", "settings set nothing=1"),
@@ -51,6 +52,8 @@ MISTAKES: dict[str, tuple[int, list[str]]] = {
     "a value that the rules refuse": (
         REFUSED,
         [
+            *(f"window add --workers worker-1 {span}" for span in ("--from +2h --to +1h", "--from +1s --to +2h")),
+            "window add --workers worker-1 --from +1h --to +2h --for nobody",
             *("settings set default_cores=0", "settings set placement=nowhere", "company add acme"),
             *(
                 "company set acme --cores 3",
@@ -124,6 +127,7 @@ NOT_PERMITTED = [
     *("company add b", "company set acme --cores 3 --memory 1G", "company remove acme --yes", "resource add gpu"),
     *("settings set default_cores=2", "limit set --company acme max_pending_apps=3", "worker invite w7 --host h"),
     *("drain worker-1", "undrain worker-1", "decommission worker-1", "remove worker-1"),
+    *("window add --workers worker-1 --from +1h --to +2h", "window remove disks"),
     *("account add acme/eve", "account remove acme/boss", "account grant acme/ann admin", "token new acme/boss"),
     *(f"{verb} --company acme --user boss -- true" for verb in ("submit", "submit --plan", "run")),
     *(f"{verb} --company other --user ann -- true" for verb in ("submit", "submit --plan", "run")),

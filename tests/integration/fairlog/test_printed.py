@@ -168,6 +168,13 @@ CALLS: dict[str, list[list[str]]] = {
     "decommission": [["w"]],
     "undrain": [["w"]],
     "remove": [["w"]],
+    "window": [
+        ["list"],
+        ["list", "--json"],
+        ["add", TYPED, "--workers", TYPED, "--from", "+1h", "--to", "+2h"],
+        ["add", "--workers", "all", "--from", TYPED, "--to", "+2h"],
+        ["remove", TYPED],
+    ],
     "shares": [[], ["--json"]],
     "exec": [["--nonsense", TYPED], [TYPED, "--", "true"]],
     "logs": [["a", *WHY], ["b", *WHY], ["c", "--task", "0", *WHY]],

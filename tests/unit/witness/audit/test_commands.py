@@ -305,6 +305,24 @@ def test_an_entry_that_was_doubled_is_named_at_its_own_position_whatever_it_is(k
         assert found.seq == seq + 1, found
 
 
+WINDOWED = windowed()
+
+
+@pytest.mark.parametrize("kind", ["ExecutorRevoked", "WorkerChanged"])
+def test_a_log_in_which_something_outlives_the_beginning_of_a_window_breaks_its_rule(kind: str) -> None:
+    assert audit(WINDOWED) == []
+    told = [each.seq for each in WINDOWED if each.type == kind and getattr(each.event, "window", "")]
+    found = audit(rechained(without(WINDOWED, told[0])))
+    assert (found[0].seq, found[0].rule) == (told[0], "W14")
+
+
+def test_a_log_that_tells_somebody_to_leave_later_than_in_time_for_a_window_breaks_its_rule() -> None:
+    told, *_ = [each for each in WINDOWED if each.type == "ExecutorRevoked"]
+    late = rechained(edited(WINDOWED, told.seq, deadline=stated(told)["deadline"] + 60_000))
+    found = audit(late)
+    assert (found[0].seq, found[0].rule) == (told.seq, "W14")
+
+
 @pytest.mark.parametrize(
     ("kind", "said", "rule"),
     [
