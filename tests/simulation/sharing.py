@@ -53,6 +53,7 @@ class Sharing:
         with _rule("H1"):
             within_cap(state, event)
         _meets_what_is_demanded(state, event)
+        _comes_in_no_window(state, event, at)
         match event:
             case NeedBegan():
                 self._begins(state, event, at)
@@ -95,6 +96,7 @@ class Sharing:
 
     def after(self, state: ClusterState) -> None:
         """Check the state at the end of a turn."""
+        _leaves_before_windows(state)
         if not state.by_entitlement:
             return
         entitled = entitlement(state)
@@ -105,6 +107,25 @@ class Sharing:
         _has_entered(state, entitled)
         _has_targets(state, entitled)
         _is_lent(state)
+
+
+def _comes_in_no_window(state: ClusterState, event: Event, at: int) -> None:
+    """Check that from a window's notice on nothing is granted that it keeps out (semantics W14)."""
+    if isinstance(event, ExecutorAllocated | DriverAllocated):
+        company = state.apps[event.app].spec.company
+        for window in state.windows.values():
+            if event.worker in window.workers and at >= window.closes and window.company != company:
+                raise RuleBroken("W14", f"{event.app} gets {type(event).__name__} on {event.worker} for {window.id}")
+
+
+def _leaves_before_windows(state: ClusterState) -> None:
+    """Check that from a window's notice on whoever it keeps out was told to leave, or to stop (semantics W14)."""
+    for window in state.windows.values():
+        for name in window.workers if state.at >= window.closes else ():
+            worker = state.workers.get(name)
+            for one in () if worker is None else (*worker.executors.values(), *worker.drivers.values()):
+                if one.status != "stopping" and state.apps[one.app].spec.company != window.company:
+                    raise RuleBroken("W14", f"{one.id} stays on {name} in the window {window.id}")
 
 
 def _meets_what_is_demanded(state: ClusterState, event: Event) -> None:

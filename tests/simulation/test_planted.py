@@ -221,6 +221,15 @@ def labels_exclude_no_worker(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Term, "excludes", lambda *_: False)
 
 
+def nobody_leaves_before_a_window(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("scheduler.rules.windows.due", lambda *_: iter(()))
+
+
+def windows_keep_nobody_out(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("scheduler.rules.windows.barring", lambda *_: [])
+    patch.setattr("scheduler.rules.failures.barring", lambda *_: [])
+
+
 def failed_tasks_are_tried_again_at_once(patch: pytest.MonkeyPatch) -> None:
     waiting = "if backoff_s > 0 then\n        task.due_at"
     assert waiting in worklist_lua.STEP
@@ -330,6 +339,8 @@ PLANTS: dict[Plant, Found] = {
     a_turn_ends_before_all_is_decided: Found("H9"),
     slots_begin_before_their_date: Found("H10"),
     labels_exclude_no_worker: Found("P9"),
+    nobody_leaves_before_a_window: Found("W14"),
+    windows_keep_nobody_out: Found("W14"),
     failed_tasks_are_tried_again_at_once: Found(6),
     masters_permit_everything: Found(9, accounts=True),
     unsigned_messages_are_taken: Found(9, from_seed=40, accounts=True),

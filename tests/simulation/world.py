@@ -26,6 +26,7 @@ from recovery.archive.archive import archive, open_log
 from recovery.failover.lease import Member
 from recovery.failover.master import Master
 from scheduler.model.commands import (
+    AddWindow,
     ChangeCompany,
     Command,
     ConfigureCluster,
@@ -39,6 +40,7 @@ from scheduler.model.commands import (
     RegisterCompany,
     RegisterKind,
     ReleaseApp,
+    RemoveWindow,
     RemoveWorker,
     ReprioritizeApp,
     RequeueApp,
@@ -126,6 +128,8 @@ class World:
         """What labels, taints and demands are drawn from, in clusters that have some (semantics P9)."""
         self.alike = Random(f"alike {seed}") if seed % 8 == 7 else None
         """What apps are drawn from in clusters whose companies differ in little: shares are often equal (H3)."""
+        self.windows = Random(f"windows {seed}") if self.door is None and seed % 6 == 4 else None
+        """What windows are drawn from, in clusters that have some (semantics W14)."""
         self.weights = [weight * random.choice((0, 1, 4)) for weight in _CHANCES.values()]
         self.weights[0] = _CHANCES[_submit]
         self.kinds = random.sample(FAULTS, random.randrange(1, len(FAULTS) + 1))
@@ -149,6 +153,8 @@ class World:
             _program(self, self.programs)
         if self.alike is not None:
             self._ask(ScaleApp(app=_an_app(self), executors=self.alike.choice((1, 8))))
+        if self.windows is not None and self.windows.random() < 0.2:
+            _window(self, self.windows)
         self.loom.wait(random.choice((0, 5, 50, 400, 1_000)))
         if random.random() < 0.05:
             self.loom.wait(random.randrange(8_000))
@@ -828,6 +834,20 @@ def _change_worker(world: World) -> None:
         if random.random() < 0.3:
             kinds = [DecommissionWorker(worker=worker)]
     world._ask(random.choice(kinds))
+
+
+def _window(world: World, random: Random) -> None:
+    """A window of some workers, or the end of one; each has at least 6 s until it begins, a grace and 5 s."""
+    known = [*world.witness.state.windows]
+    if known and random.random() < 0.3:
+        world._ask(RemoveWindow(window=random.choice(known)))
+        return
+    world.number += 1
+    workers = tuple(sorted({random.choice([*world.machines]) for _ in range(2)}))
+    begin = world.store.ms + random.choice((6_500, 8_000, 12_000))
+    end, company = begin + random.choice((1_000, 4_000)), random.choice(("", *COMPANIES))
+    name, notice_s = f"x{world.number}", random.choice((6, 8))
+    world._ask(AddWindow(window=name, workers=workers, begin=begin, end=end, company=company, notice_s=notice_s))
 
 
 def _somebody(world: World) -> Actor:

@@ -46,7 +46,7 @@ def events(shell: Shell, kind: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-def test_nothing_outlives_the_beginning_of_a_window_under_load(shell: Shell, tmp_path: Path) -> None:
+def test_nothing_outlives_the_beginning_of_a_window_under_load(shell: Shell) -> None:
     program, traces = shell.home / "stubborn.py", shell.home / "traces"
     program.write_text(STUBBORN)
     traces.mkdir()
