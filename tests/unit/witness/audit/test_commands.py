@@ -311,12 +311,12 @@ WINDOWED = windowed()
 @pytest.mark.parametrize("kind", ["ExecutorRevoked", "WorkerChanged"])
 def test_a_log_in_which_something_outlives_the_beginning_of_a_window_breaks_its_rule(kind: str) -> None:
     assert audit(WINDOWED) == []
-    told = [each.seq for each in WINDOWED if each.type == kind and getattr(each.event, "window", "")]
+    told = [each.seq for each in WINDOWED if each.type == kind and stated(each).get("window")]
     found = audit(rechained(without(WINDOWED, told[0])))
     assert (found[0].seq, found[0].rule) == (told[0], "W14")
 
 
-def test_a_log_that_tells_somebody_to_leave_later_than_in_time_for_a_window_breaks_its_rule() -> None:
+def test_a_log_that_tells_somebody_too_late_of_a_window_breaks_its_rule() -> None:
     told, *_ = [each for each in WINDOWED if each.type == "ExecutorRevoked"]
     late = rechained(edited(WINDOWED, told.seq, deadline=stated(told)["deadline"] + 60_000))
     found = audit(late)
