@@ -38,9 +38,11 @@ from scheduler.model.events import (
 )
 from scheduler.rules.assignments import all_grants
 from scheduler.rules.closings import SETTLE_MS
+from scheduler.rules.simulate import run_scenario
 from tests.property.given import Cluster, decides_nothing_more, submission, worker
 from tests.unit.recorded import facts
 from witness.audit.audit import audit
+from witness.whatif import Rules, replayed
 
 GRACE_S = 5
 MINUTE = 60_000
@@ -272,6 +274,27 @@ def test_a_window_that_begins_too_soon_is_refused_with_who_needs_how_long() -> N
         free.turn(window(free, "w1", after=9000))
     free.turn(window(free, "w1", after=10_000))
     assert made.turn(window(made, there, company="a"))
+
+
+def test_other_rules_and_scenarios_heed_windows() -> None:
+    made = cluster("w1")
+    made.turn(window(made, "w1"))
+    made.turn(asking("a1", 8))
+    made.turn(after_s=40)
+    assert replayed(facts(made), Rules(settings={}))["firstDifference"] is None
+    end = {"op": "window", "window": "x1", "workers": ["w1"], "begin": 60_000, "end": 90_000, "notice_s": 40}
+    scenario = [
+        {"op": "company", "company": "a"},
+        {"op": "worker", "worker": "w1", "cores": 8, "memory_mb": 65536},
+        end,
+        {"op": "submit", "app": "a1", "company": "a", "cores": 8},
+        {"op": "submit", "app": "a2", "company": "a", "cores": 4, "at": 100_000},
+    ]
+    decisions = run_scenario({"settings": {"kill_grace_s": GRACE_S}, "commands": scenario}, timed=True)["decisions"]
+    ended = [each["at"] for each in decisions if each.get("reason") == "window"]
+    assert ended == [50_000]
+    assert [each["at"] for each in decisions if "closed" in each or "opened" in each] == [20_000, 90_000]
+    assert [each["at"] for each in decisions if each.get("granted") == "a1"][1:] == [90_000]
 
 
 def test_windows_of_a_worker_follow_each_other() -> None:
