@@ -76,6 +76,8 @@ def show(words: list[str], *, one_line: bool) -> int:
         "nodes": lambda: _show_nodes(named, one_line=one_line),
         "partition": lambda: _show_partition(named, one_line=one_line),
         "partitions": lambda: _show_partition(named, one_line=one_line),
+        "reservation": lambda: _show_reservations(named, one_line=one_line),
+        "reservations": lambda: _show_reservations(named, one_line=one_line),
         "config": _show_config,
         "hostnames": lambda: _print(hosts_of(",".join(named) or os.environ.get("SLURM_JOB_NODELIST", ""))),
         "hostlist": lambda: _print([list_of(",".join(named).split(","))]),
@@ -213,6 +215,30 @@ def _show_partition(named: list[str], *, one_line: bool) -> int:
     ]
     sys.stdout.write(_block(lines, one_line=one_line))
     return 0
+
+
+def _show_reservations(named: list[str], *, one_line: bool) -> int:
+    """Windows, as Slurm's reservations (semantics W14)."""
+    found = [each for each in ApiRoad().get("/v1/windows", fresh="true") if not named or each["window"] in named]
+    if not found:
+        if named:
+            raise SlurmError(f"Reservation {named[0][:80]} not found")
+        return _print(["No reservations in the system"])
+    sys.stdout.write("".join(_block(reservation_lines(each, times.now()), one_line=one_line) for each in found))
+    return 0
+
+
+def reservation_lines(window: dict[str, Any], now: int) -> list[str]:
+    """A window at the time `now` (ms) as Slurm tells of a reservation."""
+    flags = "SPEC_NODES" if window["company"] else "MAINT,SPEC_NODES"
+    span = times.elapsed((window["end"] - window["begin"]) // 1000)
+    begin, end = times.moment(window["begin"]), times.moment(window["end"])
+    return [
+        f"ReservationName={window['window']} StartTime={begin} EndTime={end} Duration={span}",
+        f"Nodes={list_of(window['workers'])} NodeCnt={len(window['workers'])} PartitionName=(null) Flags={flags}",
+        f"Users=(null) Groups=(null) Accounts={window['company'] or '(null)'} Licenses=(null)",
+        f"State={'ACTIVE' if window['begin'] <= now else 'INACTIVE'} BurstBuffer=(null) MaxStartDelay=(null)",
+    ]
 
 
 def _show_config() -> int:

@@ -353,6 +353,20 @@ def test_the_copy_of_a_script_is_the_one_that_workers_look_for() -> None:
     assert set(fields["env"]) == set(secrets)
 
 
+def test_a_window_is_shown_as_a_reservation() -> None:
+    window = {"window": "disks", "begin": 1_000_000, "end": 8_200_000, "company": None, "workers": ["w1", "w2"]}
+    name, nodes, whose, state = scontrol.reservation_lines(window, 999_999)
+    assert name.startswith("ReservationName=disks StartTime=")
+    assert name.endswith(" Duration=02:00:00")
+    assert nodes == "Nodes=w[1-2] NodeCnt=2 PartitionName=(null) Flags=MAINT,SPEC_NODES"
+    assert "Accounts=(null)" in whose
+    assert state.startswith("State=INACTIVE ")
+    _, nodes, whose, state = scontrol.reservation_lines(window | {"company": "acme"}, 1_000_000)
+    assert nodes.endswith("Flags=SPEC_NODES")
+    assert "Accounts=acme" in whose
+    assert state.startswith("State=ACTIVE ")
+
+
 def test_every_cause_of_waiting_has_a_reason_that_slurm_knows() -> None:
     from scheduler.model.causes import CAUSES
 
