@@ -40,6 +40,7 @@ from scheduler.model.events import (
     RoomHeld,
     RoomReserved,
     TargetEnded,
+    TaskRequeued,
     TokenEvent,
     WindowAdded,
     WindowRemoved,
@@ -239,8 +240,8 @@ def test_the_histories_reach_every_kind_of_decision() -> None:
     stated_by_a_master |= {LogRestored, LogAccepted}  # or by an operator
     of_accounts = {*get_args(AccountEvent), *get_args(TokenEvent)}  # see test_accounts
     of_the_second_edition = {RoomReserved, ReservationLapsed, RoomHeld, HoldEnded}
-    of_windows = {WindowAdded, WindowRemoved}  # see test_windows
-    decided = set(EVENT_TYPES.values()) - stated_by_a_master - of_accounts - of_the_second_edition - of_windows
+    elsewhere = {WindowAdded, WindowRemoved, TaskRequeued}  # see test_windows, and the unit tests of requeue
+    decided = set(EVENT_TYPES.values()) - stated_by_a_master - of_accounts - of_the_second_edition - elsewhere
     assert kinds.keys() == decided
     assert kinds[AppAdmitted] > 80
     assert kinds[ExecutorAllocated] > 150
