@@ -135,7 +135,7 @@ class Task:
     def __init__(self, begun: TaskBegun, pid: int, output: Output, shown: str = "", *, name: str = "") -> None:
         self.index = begun.task
         self.shown = shown
-        self.name = name or f"task {self.index}"
+        self.name = name or f"task {shown or self.index}"
         self.attempt = begun.attempt
         self.pid = pid
         self.output = output

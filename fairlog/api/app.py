@@ -253,7 +253,7 @@ class Door:
             again = (
                 partial(self.who, request)
                 if driver is None
-                else lambda: cast("Pass", self.driver(request)).who(route.name)
+                else lambda: self.passes.who(cast("Pass", self.driver(request)), route.name)
             )
             return await self._events(route, request, again, values)
         if values.pop("fresh", False):
@@ -292,7 +292,7 @@ class Door:
             await self._hear_of(claimed.app)
             await self._learn_of(claimed)
         driver = self.driver(request)
-        who = self._charged(request) if driver is None else driver.who(route.name)
+        who = self._charged(request) if driver is None else self.passes.who(driver, route.name)
         of = request.path_params.get("app")
         if of is not None and of.isdecimal():
             of = await to_thread.run_sync(self.handlers.sender.app_named, of, limiter=self._heads)

@@ -762,9 +762,9 @@ CONDITIONS: tuple[Condition, ...] = (
         "window",
         "warning",
         _in_the_way,
-        "ask their users, or let the apps begin anew elsewhere with `fairlog requeue APP`; what is still there is told "
-        "to leave in time, and `fairlog window remove {}` lets it stay",
-        cost="what their tasks have not saved until then is done again elsewhere",
+        "ask their users, or let the apps begin anew elsewhere: drain the workers, then `fairlog requeue APP`; what is "
+        "still there is told to leave in time, and `fairlog window remove {}` lets it stay",
+        cost="what their tasks have not saved by its beginning is done again elsewhere",
         many="windows have something in their way",
     ),
     Condition(

@@ -152,6 +152,7 @@ def decide(state: ClusterState, command: Command, at: int | None = None, by: By 
             return _change_edition(state, command.edition)
         case commands.ConfigureCluster():
             settings = changed_settings(state.settings, command.settings)
+            windows.check_grace(state, settings, state.at if at is None else at)
             return [] if settings == state.settings else [settings]
         case _:
             assert_never(command)

@@ -26,6 +26,7 @@ from scheduler.rules.closings import SETTLE_MS, ends_within, is_leaving, leaving
 from scheduler.rules.validate import MAX_MOMENT, MAX_NAMED, check_identifier, check_name, check_number, check_range
 
 if TYPE_CHECKING:
+    from scheduler.model.events import ClusterConfigured
     from scheduler.rules.entities import Allocation, App, Window, Worker
     from scheduler.rules.state import ClusterState
 
@@ -148,6 +149,21 @@ def decided(state: ClusterState, command: AddWindow | RemoveWindow, at: int) -> 
     if name not in state.windows:
         raise InvalidCommand(f"there is no window {name[:80]!r}; `fairlog window list` lists the windows")
     return list(_ended(state, state.windows[name], at))
+
+
+def check_grace(state: ClusterState, settings: ClusterConfigured, at: int) -> None:
+    """Raises: InvalidCommand if by these settings something would need longer to end than until its window begins."""
+    if settings.kill_grace_s <= state.settings.kill_grace_s:
+        return
+    for window in [each for each in state.windows.values() if at < each.begin]:
+        for held in in_the_way(state, window):
+            needed = leaving_ms(settings, state.apps[held.app])
+            if at + needed > window.begin:
+                raise InvalidCommand(
+                    f"kill_grace_s {settings.kill_grace_s} is too long before the window {window.id!r}, which begins "
+                    f"in {(window.begin - at) / 1000:.0f} s: app {held.app!r} there may need {needed // 1000} s to "
+                    "end; change it once that has begun, or `fairlog window remove` it first"
+                )
 
 
 def check_unreserved(state: ClusterState, company: str) -> None:

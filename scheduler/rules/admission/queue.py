@@ -247,8 +247,8 @@ class AppQueue:
             for app in apps
         ]
 
-    def foremost(self) -> Iterator[App]:
-        """Of each user the first app of each ask that a live worker could host and no limit keeps out (N2, N3)."""
+    def foremost(self) -> Iterator[Line]:
+        """Of each user the apps of each ask that a live worker could host and no limit keeps out, by F (N2, N3)."""
         for company in self.companies.values():
             limited = company.limit.limited
             for user, queue in company.asking.items():
@@ -257,7 +257,7 @@ class AppQueue:
                         continue
                     if limited and company.limit.broken(user, ask.request) is not None:
                         continue
-                    yield apps.items[apps.begin]
+                    yield apps
 
     def oldest(self) -> App | None:
         """The pending app that became ready first (semantics A6)."""

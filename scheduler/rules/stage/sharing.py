@@ -28,7 +28,10 @@ from scheduler.rules.stage.needs import ended_by_grant, needs, void
 from scheduler.rules.stage.room import Fragments, passes_cap
 from scheduler.rules.stage.slots import slots
 from scheduler.rules.turns import AppTurns
-from scheduler.rules.windows import barred
+from scheduler.rules.windows import barred, barring_names
+
+_LOOKED_BEHIND = 100
+"""So many apps of a user that ask for the same are looked at where windows keep the first from their workers."""
 
 if TYPE_CHECKING:
     from scheduler.rules.entities import App, Worker
@@ -253,7 +256,7 @@ def _wanting(state: ClusterState, at: int) -> list[App]:
     """The apps that can use more than they hold, and for which there is room now."""
     rooms: dict[Hashable, bool] = {}
     found = []
-    for app in (*state.indexes.owed, *_heads(state)):
+    for app in (*state.indexes.owed, *_heads(state, at)):
         if app.holds or not app.need.executor.cores:
             continue
         if wanted_units(app) <= held_units(app):
@@ -304,6 +307,19 @@ class Needed:
         return needed
 
 
-def _heads(state: ClusterState) -> list[App]:
-    """The pending apps to which room may be lent: of each user the first ones by what they ask (semantics H4)."""
-    return [app for app in state.queue.foremost() if app.spec.driver is None]
+def _heads(state: ClusterState, at: int) -> list[App]:
+    """The pending apps to which room may be lent: of each user the first ones by what they ask (semantics H4).
+
+    Behind one that windows keep from their workers, the next that other windows do (W14).
+    """
+    found: list[App] = []
+    for line in state.queue.foremost():
+        first = line.items[line.begin]
+        found.append(first)
+        if state.windows and (kept := barring_names(state, first, at)):
+            seen = {kept}
+            for app in line.items[line.begin + 1 : line.begin + _LOOKED_BEHIND]:
+                if (kept := barring_names(state, app, at)) not in seen:
+                    seen.add(kept)
+                    found.append(app)
+    return [app for app in found if app.spec.driver is None]

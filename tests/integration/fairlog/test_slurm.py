@@ -180,12 +180,12 @@ sleep 600
     job = slurm.ok("sbatch", "--parsable", text=script).strip()
     files = {index: slurm.shell.home / f"back-{index}.out" for index in (5, 7)}
     wait_until(lambda: files[7].exists() and files[7].read_text().count("\n") == 3, "its second run")
-    assert files[7].read_text() == "7\nfairlog: task 1 was put back\n7 1\n"
+    assert files[7].read_text() == "7\nfairlog: task 7 was put back\n7 1\n"
     wait_until(lambda: files[5].exists() and files[5].read_text() == "5\n", "the other one")
     assert slurm.run("scontrol", "requeue", f"{job}_6").err.startswith("scontrol: error: Invalid job id specified")
     assert slurm.ok("scontrol", "requeue", f"{job}_5") == ""
     wait_until(lambda: slurm.state(job) == "COMPLETED\nCOMPLETED", "the end")
-    assert files[5].read_text() == "5\nfairlog: task 0 was put back\n5 1\n"
+    assert files[5].read_text() == "5\nfairlog: task 5 was put back\n5 1\n"
     assert slurm.run("scontrol", "requeue", f"{job}_5").code == 1
 
 

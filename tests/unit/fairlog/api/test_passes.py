@@ -254,6 +254,11 @@ def test_what_runs_of_an_app_may_put_it_back_and_no_other_one(api: Handlers) -> 
         assert answer.status_code == 200, answer.text
         api.replica.wait_for(answer.json()["seq"], HOPELESS_S)
         assert api.replica.state.apps["e"].restarts == 1
+        api.sender.send(ROOT, AddAccount(account="op/olga"))
+        api.replica.wait_for(api.replica.log.head().seq, HOPELESS_S)
+        for number in range(8):  # more often than a master hears of what this server would refuse
+            again = await ask("POST", "/v1/apps/e/requeue", given=given, json={})
+            assert (again.status_code, again.json()["title"]) == (409, "NotAdmitted"), number
 
     run(api, story)
 

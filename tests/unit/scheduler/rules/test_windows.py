@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from scheduler.model.commands import (
     AddWindow,
+    ConfigureCluster,
     DrainWorker,
     EndedDriver,
     EndedExecutor,
@@ -38,6 +39,7 @@ from scheduler.model.events import (
 )
 from scheduler.rules.assignments import all_grants
 from scheduler.rules.closings import SETTLE_MS
+from scheduler.rules.decide import decide
 from scheduler.rules.simulate import run_scenario
 from tests.property.given import Cluster, decides_nothing_more, submission, worker
 from tests.unit.recorded import facts
@@ -117,6 +119,37 @@ def test_an_app_whose_maximum_runtime_passes_the_beginning_goes_elsewhere_or_wai
     assert places(made.turn(asking("a4", 4, "b"))) == ["w1"], "what has no limit is lent the room until then"
     decides_nothing_more(made.state)
     made.check_replay()
+
+
+def test_room_is_lent_to_the_next_of_a_user_whose_first_a_window_keeps_out() -> None:
+    made = cluster("w1", "w2")
+    made.turn(window(made, "w1", "w2"))
+    made.turn(asking("b1", 8, "b", max_runtime_s=300))
+    events = made.turn(*[asking(f"a{number}", max_runtime_s=300) for number in range(3)])
+    assert places(events) == []
+    assert places(made.turn(asking("a3", max_runtime_s=10))) == ["w1", "w2"]
+    decides_nothing_more(made.state)
+    made.check_replay()
+    assert audit(facts(made)) == []
+
+
+@pytest.mark.parametrize("after_s", [0, 45])
+def test_a_longer_grace_is_refused_with_which_something_would_outlive_the_beginning(after_s: int) -> None:
+    made = cluster("w1")
+    made.turn(asking("a1"))
+    made.turn(window(made, "w1"))
+    made.turn(after_s=after_s)
+    left_s = (made.state.windows["x1"].begin - made.state.at) // 1000
+    fits = left_s - SETTLE_MS // 1000
+    with pytest.raises(InvalidCommand, match=r"kill_grace_s .* is too long before the window 'x1', which begins in"):
+        decide(made.state, ConfigureCluster(settings={"kill_grace_s": fits + 1}))
+    made.turn(ConfigureCluster(settings={"kill_grace_s": fits - 1}))
+    made.turn(ConfigureCluster(settings={"kill_grace_s": 1}))
+    for executor in list(made.state.executors):
+        made.turn(EndedExecutor(executor=executor, reason="killed"))
+    made.turn(after_s=left_s)
+    made.turn(ConfigureCluster(settings={"kill_grace_s": 600}))
+    assert audit(facts(made)) == []
 
 
 def test_a_longer_runtime_moves_nobody_and_closes_the_worker_to_the_next_executor() -> None:
