@@ -62,9 +62,12 @@ class Estimate(NamedTuple):
 
 
 def waiting(state: ClusterState) -> Iterator[App]:
-    """The apps that have neither an executor nor a driver, and may still get one."""
+    """The apps that have neither an executor nor a driver, and may still get one.
+
+    What is told to leave still runs; of an app that was put back it is there no more.
+    """
     for app in state.apps.values():
-        if app.ended is None and not app.over and not any(one.status != "stopping" for one in app.allocations()):
+        if app.ended is None and not app.over and not (app.admitted and app.allocations()):
             yield app
 
 
@@ -101,10 +104,11 @@ def forecast(
         late = VirtualCourse(restored(lines(state)), at, names)
         latest, why = late.run(within_s), {name: late.why_not(name) for name in names if name not in late.starts}
         del late
-        likely = VirtualCourse(state if spoil else restored(lines(state)), at, names, usual, prompt=True).run(within_s)
+        likely = VirtualCourse(state if spoil else restored(lines(state)), at, names, usual, prompt=True)
+        likely.run(within_s)
     for name in names:
-        last, usually = latest.get(name, dates.get(name)), likely.get(name)
-        if last is not None:
+        last, usually = latest.get(name, dates.get(name)), likely.starts.get(name)
+        if last is not None and not likely.ends_without(name):
             usually = last if usually is None else min(usually, last)
         found[name] = Estimate(earliest[name], usually, last, "" if last is not None else why[name])
     return {app.id: found[app.id] for app in meant}
@@ -343,14 +347,19 @@ class VirtualCourse:
         elif app.ended is None and app.spec.driver is None:
             self._take(turn, EndApp(app=app.id, reason="finished"))
 
+    def ends_without(self, name: str) -> bool:
+        """Whether the app has ended in this course before it started, as one that waits for something in vain does."""
+        app = self.state.apps.get(name)
+        return name not in self.starts and (app is None or app.ended is not None)
+
     def why_not(self, name: str) -> str:
         """Why the app has not started in this course."""
         if self._cut:
             return self._cut
         app = self.state.apps.get(name)
-        wait = None if app is None or app.ended is not None else waits_for(self.state, app)
+        wait = None if app is None or self.ends_without(name) else waits_for(self.state, app)
         if wait is None or app is None:
-            return "it is removed before it starts"
+            return "if all lasts as long as it may, it is removed before it starts"
         endless = [one for one in self.state.apps.values() if one.max_runtime_s is None and one.allocations()]
         if not endless:
             return wait.tell()[0]

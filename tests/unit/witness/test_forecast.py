@@ -14,6 +14,7 @@ from scheduler.model.commands import (
     HoldApp,
     RegisterCompany,
     RegisterWorker,
+    RequeueApp,
     StartedExecutor,
     SubmitApp,
 )
@@ -161,6 +162,26 @@ def test_who_leaves_for_a_window_is_gone_before_it_and_comes_back_after_it() -> 
 def test_what_runs_or_has_ended_has_no_estimate() -> None:
     cluster = ran("x", 1, submit("y"))
     assert forecast(cluster.state, cluster.state.at) == {}
+
+
+def test_what_is_told_to_leave_runs_still_and_what_was_put_back_waits() -> None:
+    cluster = played(submit("w"), submit("x"), submit("y", "b"), workers=2)
+    assert [one.status for one in cluster.state.apps["x"].allocations()] == ["stopping"]
+    assert list(forecast(cluster.state, cluster.state.at)) == ["y"]
+    cluster = played(submit("x"))
+    cluster.turn(RequeueApp(app="x"))
+    assert list(forecast(cluster.state, cluster.state.at)) == ["x"]
+
+
+def test_what_probably_waits_in_vain_has_no_probable_start() -> None:
+    """Its like ended well before, and by its limit this one would not."""
+    cluster = ran("z", 20, submit("x", limit_s=300), replace(submit("y"), after={"not-ok": ("x",)}))
+    found = of(cluster, "y")
+    assert (found.likely, found.latest is not None, found.why) == (None, True, "")
+    cluster = ran("z", 20, submit("x", limit_s=300), replace(submit("y"), after={"ok": ("x",)}))
+    found = of(cluster, "y")
+    assert (found.likely is not None, found.latest) == (True, None)
+    assert found.why == "if all lasts as long as it may, it is removed before it starts"
 
 
 def test_a_course_that_is_cut_off_says_up_to_when_it_went(monkeypatch: pytest.MonkeyPatch) -> None:
