@@ -273,12 +273,11 @@ def change(words: list[str], *commands: str) -> int:
         raise SlurmError("too few arguments: name jobs by their ids")
     for each in named:
         name = each.lower().startswith("name=") and each[5:]
-        if again and each == os.environ.get("SLURM_ARRAY_JOB_ID") == os.environ.get("SLURM_JOB_ID"):
-            each = f"{each}_{os.environ['SLURM_ARRAY_TASK_ID']}"  # noqa: PLW2901 - a task of Slurm has an id of its own
-        if again and "_" in each:
-            code = _requeue_task(road, each, hold="HoldApp" in commands) or code
+        tasks = [] if name else _tasks_of(each, commands)
+        code = max([_requeue_task(road, task) for task in tasks], default=0) or code
+        if tasks:
             continue
-        found = [app["app"] for app in jobs.ask(road) if app["name"] == name] if name else [each.partition("_")[0]]
+        found = [app["app"] for app in jobs.ask(road) if app["name"] == name] if name else [each]
         if again and os.environ.get("SLURM_JOB_ID") in found:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # which the job gets before this process has its answer
         for app in found:
@@ -286,11 +285,25 @@ def change(words: list[str], *commands: str) -> int:
     return code
 
 
-def _requeue_task(road: ApiRoad, job: str, *, hold: bool) -> int:
-    """Put a task of an array back, ID_INDEX; the exit code. Raises: SlurmError."""
+def _tasks_of(job: str, commands: tuple[str, ...]) -> list[str]:
+    """The tasks of an array that are named, ID_INDEX each; none where a whole job is. Raises: SlurmError.
+
+    In a task of an array its job's id means that task alone, as with Slurm, where each has an id of its own.
+    """
+    here = os.environ
+    if commands[0] == "RequeueApp" and job == here.get("SLURM_ARRAY_JOB_ID") == here.get("SLURM_JOB_ID"):
+        job = f"{job}_{here['SLURM_ARRAY_TASK_ID']}"
+    if "_" not in job:
+        return []
+    if commands != ("RequeueApp",):
+        raise SlurmError(f"a task of an array cannot be held or released alone: {job[:40]}; the whole array can")
+    ((number, indexes),) = jobs.Named([job], f"{_UNKNOWN}: ").indexes.items()
+    return [f"{number}_{index}" for index in sorted(indexes or ())]
+
+
+def _requeue_task(road: ApiRoad, job: str) -> int:
+    """Put a task of an array back, ID_INDEX; the exit code."""
     app, _, index = job.partition("_")
-    if hold:
-        raise SlurmError(f"a task of an array cannot be held alone: {job[:40]}; the whole array can")
     here = os.environ
     if (app, index) == (here.get("SLURM_ARRAY_JOB_ID"), here.get("SLURM_ARRAY_TASK_ID")):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as for a whole job
@@ -298,7 +311,7 @@ def _requeue_task(road: ApiRoad, job: str, *, hold: bool) -> int:
         return _send(road, {"type": "RequeueApp", "app": app, "task": position, "executor": executor}, job)
     found = [each for each in jobs.ask(road, ids=app, tasks="true") if each["array"]]
     indexes = members(found[0]["array"]) if found else []
-    if not index.isdecimal() or int(index) not in indexes:
+    if int(index) not in indexes:
         sys.stderr.write(f"scontrol: error: {_UNKNOWN} for job {job[:40]}\n")
         return 1
     position = indexes.index(int(index))
