@@ -33,7 +33,8 @@ PAUSE_S = (0.02, 0.5)
 """The shortest and the longest pause between two calls of a thread."""
 _AWAY_S = 45.0
 """A visit ends if its thread has reached no server for so long."""
-_LAST_S = 2.0
+_LAST_S = 5.0
+"""An executor that ends waits for so long until visitors have heard how their commands have ended."""
 _KILLED = 128 + signal.SIGKILL
 _log = structlog.get_logger()
 
@@ -46,6 +47,8 @@ class ExecutorVisits:
         self._numbers = count(1 << 40)
         """Identities that no task has."""
         self._attended: dict[int, _Attended] = {}
+        self._telling: list[_Attended] = []
+        """Those whose command has ended, and whose visitor may not have heard of that."""
 
     @property
     def pids(self) -> Sequence[int]:
@@ -54,6 +57,7 @@ class ExecutorVisits:
 
     def begin(self) -> None:
         """Begin what was asked for since the last call, and end those whose visitors have gone."""
+        self._telling = [each for each in self._telling if each.is_alive()]
         for pid in [pid for pid, each in self._attended.items() if each.over.is_set()]:
             outside = [top for top, inside in self._cell.tops().items() if inside == pid]
             self._cell.signal(outside, signal.SIGKILL)
@@ -73,15 +77,17 @@ class ExecutorVisits:
             if (each := self._attended.pop(end.pid, None)) is not None:
                 returned = os.waitstatus_to_exitcode(end.status)
                 each.exit_code = returned if returned >= 0 else 128 - returned
+                self._telling.append(each)
 
     def close(self) -> None:
-        """End all of them, because the executor ends."""
+        """End all of them, because the executor ends, and let their visitors hear of it."""
         left = list(self._attended.values())
         self._attended.clear()
         for each in left:
             each.exit_code = _KILLED
-        for each in left:
-            each.join(_LAST_S)
+        deadline_s = time.monotonic() + _LAST_S
+        for each in (*self._telling, *left):
+            each.join(max(0.0, deadline_s - time.monotonic()))
 
     def _begin(self, visit: Visit) -> None:
         attended = _Attended(self._open_door, visit)

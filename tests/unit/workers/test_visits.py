@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 from pathlib import Path
+from threading import Event
 from typing import Any, cast
 
 import msgspec
@@ -12,7 +13,7 @@ import pytest
 
 from fairlog.api.app import MAX_BODY
 from scheduler.store.visits import CHUNK_BYTES, Orders, Report, Visit
-from tests.waiting import wait_until
+from tests.waiting import HOPELESS_S, wait_until
 from workers.cell import Cell, EndedTask
 from workers.rundir import RunDir
 from workers.visits import ExecutorVisits
@@ -45,6 +46,8 @@ class Server:
 
     def __init__(self, full: range) -> None:
         self.reports: list[Report] = []
+        self.answers = Event()
+        self.answers.set()
         self._full = full
 
     def visits(self) -> list[Visit]:
@@ -52,6 +55,7 @@ class Server:
 
     def attend(self, report: Report) -> Orders:
         assert len(msgspec.json.encode(report)) <= MAX_BODY
+        assert self.answers.wait(HOPELESS_S)
         self.reports.append(report)
         return Orders(there=True, full=len(self.reports) in self._full)
 
@@ -71,3 +75,18 @@ def test_all_that_a_command_prints_is_carried_in_requests_that_servers_take(tmp_
         assert max(map(len, chunks)) <= CHUNK_BYTES + 1
         assert b"".join(chunk[1:] for chunk in chunks) == SAID
     assert [report.exit_code for report in server.reports] == [None] * (len(server.reports) - 1) + [3]
+
+
+def test_an_executor_ends_once_visitors_have_heard_how_their_commands_have_ended(tmp_path: Path) -> None:
+    """Also of those that ended just before."""
+    server, files = Server(range(0)), RunDir(tmp_path, "w1")
+    server.answers.clear()
+    visits = ExecutorVisits("a.0", files, lambda: cast("Any", server), cast("Cell", Printer()))
+    files.make()
+    files.call("a.0")
+    visits.begin()
+    visits.ended([EndedTask(7, 3 << 8, 0, 0)])
+    assert server.reports == []
+    server.answers.set()
+    visits.close()
+    assert server.reports[-1].exit_code == 3
