@@ -48,7 +48,7 @@ class ExecutorVisits:
         """Identities that no task has."""
         self._attended: dict[int, _Attended] = {}
         self._telling: list[_Attended] = []
-        """Those whose command has ended, and whose visitor may not have heard of that."""
+        """Visits whose command has ended, and whose visitor may not have heard of that."""
 
     @property
     def pids(self) -> Sequence[int]:
