@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from scheduler.model.events import Computed, DriverAllocated, ExecutorAllocated, Fixed, OnePerWorker
 from scheduler.model.resources import Resources
+from scheduler.model.text import few
 from scheduler.rules.admission.company import COMPANY_POLICIES
 from scheduler.rules.decide import place
 from scheduler.rules.entities import App
@@ -126,8 +127,7 @@ def why_executors(state: ClusterState, app: App, event: ExecutorAllocated, at: i
 def _without(names: Collection[str], why: str, but: Collection[str] = ()) -> str:
     """Which workers were left out, and why."""
     left = sorted({*names} - {*but})
-    more = f" and {len(left) - 5} more" if len(left) > 5 else ""
-    return f", without {', '.join(left[:5])}{more}, {why}" if left else ""
+    return f", without {few(left, 5)}, {why}" if left else ""
 
 
 def _seen(

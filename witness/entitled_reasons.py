@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from recovery.replay.bounds import moment
 from scheduler.model.resources import NOTHING, Resources
+from scheduler.model.text import few
 from scheduler.rules.preconditions import TARGETS
 from scheduler.rules.share.entitlement import Entitlement, entitlement
 from scheduler.rules.stage.needs import runs_for_s
@@ -244,7 +245,7 @@ def _slot(state: ClusterState, app: App) -> str:
 
 def _listed(names: list[str]) -> str:
     if len(names) > _NAMED:
-        return f"{', '.join(names[:_NAMED])} and {len(names) - _NAMED} more"
+        return few(names, _NAMED)
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 

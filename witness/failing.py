@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from recovery.replay.bounds import moment
+from scheduler.model.text import few
 
 _NAMED = 5
 """The largest number of names in a sentence."""
@@ -25,8 +26,7 @@ def exclusion_in_words(exclusion: Mapping[str, Any], who: str = "it") -> str:
 def suspicion_in_words(worker: str, suspicion: Mapping[str, Any]) -> str:
     """The `suspicion` of a worker in the views `workers` and `cluster`, as JSON values, as a sentence."""
     names = suspicion["executors"]
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    why = f"{', '.join(names[:_NAMED])}{more} ended abnormally within 10 s of their start"
+    why = f"{few(names, _NAMED)} ended abnormally within 10 s of their start"
     if suspicion["probe"]:
         return f"worker {worker} is suspected; {suspicion['probe']} runs on it as a probe: {why}"
     if suspicion["onProbe"]:

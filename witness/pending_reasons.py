@@ -14,6 +14,7 @@ from msgspec import to_builtins
 from recovery.replay.bounds import moment
 from scheduler.model.events import Computed, Fixed, OnePerWorker
 from scheduler.model.resources import NOTHING, Resources
+from scheduler.model.text import few
 from scheduler.rules.admission.app import APP_POLICIES
 from scheduler.rules.admission.limits import Broken, holder_text, over_app_cores
 from scheduler.rules.admission.queue import CompanyQueue, UserQueue
@@ -151,14 +152,12 @@ def _until_ready(app: App) -> Wait:
 
 def _ending(app: App) -> Told:
     held = [one.id for one in app.allocations()]
-    more = f" and {len(held) - _NAMED} more" if len(held) > _NAMED else ""
-    return f"it was put back, and {', '.join(held[:_NAMED])}{more} of it must end first", {"ending": held[:100]}
+    return f"it was put back, and {few(held, _NAMED)} of it must end first", {"ending": held[:100]}
 
 
 def _dependent(app: App) -> Told:
     named = [f"{name}:{condition}" for name, condition in app.awaits.items()]
-    more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
-    return f"it starts after {', '.join(named[:_NAMED])}{more}", {"after": dict(app.awaits), "onHold": app.on_hold}
+    return f"it starts after {few(named, _NAMED)}", {"after": dict(app.awaits), "onHold": app.on_hold}
 
 
 def _no_worker() -> Told:
@@ -319,9 +318,8 @@ def _until_windows(state: ClusterState, app: App, found: Sequence[tuple[Window, 
     said = []
     for name, window in windows.items():
         workers = [worker.id for each, worker in found if each is window]
-        more = f" and {len(workers) - _NAMED} more" if len(workers) > _NAMED else ""
         whose = f" for company {window.company}" if window.company else ""
-        span = f"window {name}{whose} on {', '.join(workers[:_NAMED])}{more} from {moment(window.begin)} to "
+        span = f"window {name}{whose} on {few(workers, _NAMED)} from {moment(window.begin)} to "
         said.append(span + moment(window.end))
     text = f"it may not run within {'; '.join(said)}"
     if app.max_runtime_s is not None and any(state.at < each.closes for each in windows.values()):
@@ -405,8 +403,7 @@ def _drivers_stay(workers: list[Worker], size: Resources) -> Told:
     """Drivers, which are never taken (H6), leave less than `size` on each worker that offers it."""
     text, facts = _nearest(workers, size, of_free=True)
     drivers = [name for worker in workers for name in worker.drivers]
-    more = f" and {len(drivers) - _NAMED} more" if len(drivers) > _NAMED else ""
-    text += f"; drivers leave too little on every worker that is large enough: {', '.join(drivers[:_NAMED])}{more}"
+    text += f"; drivers leave too little on every worker that is large enough: {few(drivers, _NAMED)}"
     return text, {**facts, "drivers": drivers}
 
 

@@ -17,6 +17,7 @@ from fairlog.cli.params import P, R, flag, read_text, text_option
 from fairlog.cli.whose import company_option, is_typed, user_option
 from scheduler.model.errors import FairlogError, UnknownApp
 from scheduler.model.states import AppState
+from scheduler.model.text import few
 
 if TYPE_CHECKING:
     from fairlog.cli.session import Session
@@ -33,10 +34,7 @@ class Ambiguous(FairlogError):
     """Several ids begin with the text."""
 
     def __init__(self, what: str, text: str, found: Sequence[str]) -> None:
-        more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
-        super().__init__(
-            f"{len(found)} {what} begin with {text!r}: {', '.join(found[:_NAMED])}{more}; write more of one"
-        )
+        super().__init__(f"{len(found)} {what} begin with {text!r}: {few(found, _NAMED)}; write more of one")
 
 
 class Filter(NamedTuple):

@@ -31,6 +31,7 @@ from fairlog.watch.conditions import AuditedTo
 from recovery.archive.archive import archived_to, open_log
 from recovery.archive.files import PlaceUnreachable
 from scheduler.model.errors import FairlogError, UnreadableRecord
+from scheduler.model.text import few
 from scheduler.rules.preconditions import EDITION_2
 from scheduler.rules.snapshot_records import lines, restored
 from scheduler.service.notify import ALIVE, READY, STOPPING, notify
@@ -360,12 +361,10 @@ class Auditor:
         )
         for name, what in islice(lost.items(), NAMED):
             _log.warning("a command is not in the log any more", command=name, what=what)
-        named = ", ".join(islice(lost.values(), 3))
-        more = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
         return said._replace(
             rewound_from=audited.seq,
             rewound_at=self._now_ms(),
-            rewound_lost=f"{named}{more}",
+            rewound_lost=few([*lost.values()], 3),
             rewound_digest=audited.digest,
         )
 

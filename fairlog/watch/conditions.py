@@ -13,6 +13,7 @@ from fairlog.watch.elections import Elected
 from recovery.archive.editions import UPGRADE, is_earlier
 from recovery.replay.bounds import moment
 from scheduler.model.resources import size_text
+from scheduler.model.text import few
 from scheduler.rules.closings import ends_within
 from scheduler.rules.windows import in_the_way
 from scheduler.service.known import WAYS, missed
@@ -468,9 +469,8 @@ def _in_the_way(state: ClusterState, around: Around) -> Holds:
         if not held:
             continue
         apps = list(dict.fromkeys([each.app for each in held]))
-        more = f" and {len(apps) - _NAMED} more" if len(apps) > _NAMED else ""
         when = "has begun" if begun else f"begins in {duration(window.begin - around.now)}"
-        what = f"{counted(len(held), 'executor')} of {', '.join(apps[:_NAMED])}{more}"
+        what = f"{counted(len(held), 'executor')} of {few(apps, _NAMED)}"
         end = "" if begun else f", which {'has' if len(apps) == 1 else 'have'} no end before it,"
         verb = "runs" if len(held) == 1 else "run"
         sentence = f"window {window.id} {when}, and {what}{end} still {verb} there"

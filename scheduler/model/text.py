@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 
 MAX_NAME = 128
 """The most characters of a name."""
@@ -50,6 +51,12 @@ def one_line(text: str, most: int = 0) -> str:
     """The printable text on one line; at most `most` characters unless that is 0."""
     line = _BREAKS.sub(" ", printable(text))
     return line if not most or len(line) <= most else f"{line[: most - 1]}…"
+
+
+def few(names: Sequence[str], most: int) -> str:
+    """The first names of a list between commas, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{more}"
 
 
 def cell(value: object) -> object:

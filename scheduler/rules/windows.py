@@ -22,6 +22,7 @@ from scheduler.model.events import (
     WorkerChanged,
     WorkerStatus,
 )
+from scheduler.model.text import few
 from scheduler.rules.closings import SETTLE_MS, ends_within, is_leaving, leaving_ms, told_at
 from scheduler.rules.validate import MAX_MOMENT, MAX_NAMED, check_identifier, check_name, check_number, check_range
 
@@ -223,10 +224,9 @@ def _check_free(state: ClusterState, command: AddWindow, workers: Sequence[str])
             if command.begin < other.end and other.begin < command.end:
                 taken.setdefault(other.id, []).append(name)
     for other_id, names in taken.items():
-        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
         raise InvalidCommand(
-            f"the window {command.window!r} overlaps the window {other_id!r} on worker {', '.join(names[:_NAMED])}"
-            f"{more}; choose another time or other workers, or `fairlog window remove {other_id}` first"
+            f"the window {command.window!r} overlaps the window {other_id!r} on worker {few(names, _NAMED)}; choose "
+            f"another time or other workers, or `fairlog window remove {other_id}` first"
         )
 
 

@@ -15,12 +15,14 @@ from fairlog.cli.sending import send_each
 from fairlog.cli.target import in_the_past, target_options
 from fairlog.cli.times import moment
 from fairlog.cli.worker_choice import labelled, workers_of
+from scheduler.model.text import few
 
 if TYPE_CHECKING:
     from fairlog.cli.session import Session
     from fairlog.cli.sources import Source
 
 ALL = "all"
+_NAMED = 3
 
 
 @click.group(cls=VerbGroup)
@@ -122,7 +124,7 @@ def window_list(source: Source, *, as_json: bool) -> None:
             moment(each["begin"], to="seconds"),
             moment(each["end"], to="seconds"),
             each["company"] or "",
-            _named(each["workers"]),
+            few(each["workers"], _NAMED),
             len(each["inTheWay"]),
             each["reason"],
         )
@@ -134,7 +136,3 @@ def window_list(source: Source, *, as_json: bool) -> None:
         empty="There is no window; `fairlog window add --workers NAMES --from TIME --to TIME` adds one.",
         spare=("REASON", "FOR"),
     )
-
-
-def _named(workers: list[str]) -> str:
-    return ", ".join(workers[:3]) + (f" and {len(workers) - 3} more" if len(workers) > 3 else "")
