@@ -76,8 +76,7 @@ def _runtime(app: App, at: int) -> dict[str, Any] | None:
     """How long the app may run and has run at `at` (ms), and when its time was over (semantics X); None = any time."""
     if app.max_runtime_s is None:
         return None
-    ran_ms = app.ran_ms + (0 if app.running_since is None else at - app.running_since)
-    return {"maxRuntime": app.max_runtime_s, "ranMs": ran_ms, "expiredAt": app.expired_at or None}
+    return {"maxRuntime": app.max_runtime_s, "ranMs": app.ran_by(at), "expiredAt": app.expired_at or None}
 
 
 class _Story:

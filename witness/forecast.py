@@ -19,6 +19,7 @@ from scheduler.model.commands import EndApp, EndedDriver, EndedExecutor, Started
 from scheduler.model.errors import CommandRejected
 from scheduler.model.events import DriverAllocated, ExecutorAllocated
 from scheduler.model.sender import ASSUMED
+from scheduler.rules.closings import grace_of
 from scheduler.rules.preconditions import EDITIONS
 from scheduler.rules.simulate import NEVER
 from scheduler.rules.snapshot_records import lines, restored
@@ -328,13 +329,12 @@ class VirtualCourse:
 
     def _gone_at(self, app: App, one: Allocation, at: int) -> int:
         """When (ms) an executor or a driver is gone that was told to stop by `at` (ms) (semantics H7, G5, X2, W14)."""
-        usual_s, own_s = self.state.settings.kill_grace_s, app.spec.grace_s
-        if (one.claim or one.revoked == "window") and app.goes_on:
+        settings, own_s = self.state.settings, app.spec.grace_s
+        if one.leaves and app.goes_on:
             if not one.firm:
                 return NEVER  # it leaves with its tasks
-            grace_s = usual_s if one.claim else max(usual_s, own_s or 0)
-            return max(at + 1, one.deadline + (0 if self._prompt else 1000 * grace_s))
-        grace_s = usual_s if own_s is None or app.expired_at else own_s
+            return max(at + 1, one.deadline + (0 if self._prompt else 1000 * grace_of(settings, app, one)))
+        grace_s = settings.kill_grace_s if own_s is None or app.expired_at else own_s
         return at + (1 if self._prompt else max(1, 1000 * grace_s))
 
     def _finish(self, turn: Turn, app: App) -> None:

@@ -398,7 +398,7 @@ class OtherWorld(World):
 
     def _leaves_at(self, app: App, executor: Allocation, now: int) -> int:
         """When (ms) an executor ends that was told to leave at `now` (ms): with its tasks, or at its date (H7, W14)."""
-        if not (executor.claim or executor.revoked == "window"):
+        if not executor.leaves:
             return now + 1
         task_ms, deadline = self._task_ms(app), executor.deadline if executor.firm else NEVER
         with_tasks = executor.granted_at - (executor.granted_at - now) // task_ms * task_ms if task_ms else now

@@ -13,7 +13,7 @@ from scheduler.model.commands import Private
 from scheduler.model.grants import STOP, GrantChanges
 from scheduler.model.ids import is_driver, number_of
 from scheduler.model.staged import FILES
-from scheduler.rules.closings import grace_s
+from scheduler.rules.closings import grace_of
 
 if TYPE_CHECKING:
     from scheduler.rules.entities import Allocation, App
@@ -37,7 +37,7 @@ def _grant(state: ClusterState, held: Allocation, settled_at: int) -> str:  # no
         leaving = {
             "deadline": 0 if over else held.deadline,
             "firm": over or held.firm,
-            "grace_s": grace_s(state.settings, app) if held.revoked == "window" else state.settings.kill_grace_s,
+            "grace_s": grace_of(state.settings, app, held),
             "signal": "" if over else app.spec.reclaim_signal,
         }
     spec, private = app.spec, app.private or _WITHHELD

@@ -18,14 +18,18 @@ def ends_within(settings: ClusterConfigured, app: App, at: int) -> int:
     """How long (ms) after `at` what the app begins then is gone: after its runtime, or once it is told to leave."""
     lasts = 0
     if app.max_runtime_s is not None:
-        ran = app.ran_ms + (0 if app.running_since is None else at - app.running_since)
-        lasts = max(0, app.max_runtime_s * 1000 - ran)
+        lasts = max(0, app.max_runtime_s * 1000 - app.ran_by(at))
     return lasts + leaving_ms(settings, app)
 
 
 def grace_s(settings: ClusterConfigured, app: App) -> int:
     """How many seconds what runs of the app has between SIGTERM and SIGKILL before a window (semantics G5, H7)."""
     return max(settings.kill_grace_s, app.spec.grace_s or 0)
+
+
+def grace_of(settings: ClusterConfigured, app: App, held: Allocation) -> int:
+    """How many seconds the executor, which leaves, has between SIGTERM and SIGKILL (semantics H7, W14)."""
+    return grace_s(settings, app) if held.revoked == "window" else settings.kill_grace_s
 
 
 def leaving_ms(settings: ClusterConfigured, app: App) -> int:

@@ -345,8 +345,7 @@ def _can_start_elsewhere(state: ClusterState, app: App, worker: Worker) -> bool:
 def _executor_started(state: ClusterState, command: commands.StartedExecutor) -> list[Event]:
     """An executor runs, also one that is to leave for a claim: its time counts (semantics X1, H7)."""
     executor = _executor(state, command.executor)
-    leaves = executor.claim > 0 or executor.revoked == "window"
-    new = executor.status == "starting" or (leaves and not executor.started)
+    new = executor.status == "starting" or (executor.leaves and not executor.started)
     return [facts.ExecutorChanged(executor=executor.id)] if new and _is_its_worker(executor, command.worker) else []
 
 

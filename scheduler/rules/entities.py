@@ -114,6 +114,11 @@ class Allocation:
         self.firm = self.was_running = self.started = self.moved = False
         self.signals = ()
 
+    @property
+    def leaves(self) -> bool:
+        """Whether it was told to leave, for a need or before a window, rather than to stop (semantics H7, W14)."""
+        return self.claim > 0 or self.revoked == "window"
+
 
 class Trouble(NamedTuple):
     """An app's abnormal ends in a row on one worker, the last one at `at` (ms) (semantics W7).
@@ -713,6 +718,10 @@ class App:
         if self.executor_limit is None:
             return UNLIMITED_CORES
         return self.executor_limit - len(self.executors) + self.moved
+
+    def ran_by(self, at: int) -> int:
+        """How long (ms) it has run at `at` (ms), of a maximum runtime (semantics X1)."""
+        return self.ran_ms + (0 if self.running_since is None else at - self.running_since)
 
     def allocations(self) -> list[Allocation]:
         """The allocations of its executors and its driver."""

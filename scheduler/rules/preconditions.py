@@ -454,8 +454,7 @@ def _executor_changed(state: Facts, event: events.ExecutorChanged) -> Broken:
     held = state.executors.get(event.executor)
     if held is None:
         return "W2", f"no executor {event.executor!r} is granted"
-    leaves = held.claim > 0 or held.revoked == "window"
-    if held.status == "stopping" and (event.idle or not leaves or held.started):
+    if held.status == "stopping" and (event.idle or not held.leaves or held.started):
         return "A5", f"executor {event.executor!r} was told to stop"
     if event.idle and not state.apps[held.app].elastic:
         return "L6", f"the app of executor {event.executor!r} is not elastic"

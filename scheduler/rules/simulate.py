@@ -209,7 +209,7 @@ class _SimulatedCourse:
                     continue
                 grace_s = self.state.settings.kill_grace_s if app.spec.grace_s is None else app.spec.grace_s
                 due = turn.at + 1000 * grace_s
-                if (held.claim or held.revoked == "window") and app.goes_on:
+                if held.leaves and app.goes_on:
                     due = held.deadline if held.firm else NEVER
                 self._stops[held.id] = min(self._stops.get(held.id, NEVER), max(turn.at + 1, due))
 

@@ -139,7 +139,7 @@ def app(state: ClusterState, *, app: str) -> AppDetails:
         cancelled=list(found.cancelled) or None,
         time_limit=spec.time_limit_s,
         max_runtime=found.max_runtime_s,
-        ran_ms=_ran_ms(found, state.at),
+        ran_ms=None if found.max_runtime_s is None else found.ran_by(state.at),
         warn=None if spec.warn is None else f"{spec.warn.signal}@{spec.warn.before_s}",
         reclaim_signal=spec.reclaim_signal or None,
         min_runtime=spec.min_runtime_s,
@@ -619,13 +619,6 @@ def past_runs(state: ClusterState, *, company: str, user: str, name: str) -> Pas
     for each in found:
         total = total.plus(each)
     return PastRuns(runs=len(found), spent=spent(total))
-
-
-def _ran_ms(app: App, at: int) -> int | None:
-    """How long the app has run at `at` (ms); None without a limit (semantics X1)."""
-    if app.max_runtime_s is None:
-        return None
-    return app.ran_ms + (0 if app.running_since is None else at - app.running_since)
 
 
 def _expires_at(app: App) -> int | None:
