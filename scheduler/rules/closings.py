@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -54,6 +54,23 @@ def told_at(settings: ClusterConfigured, window: Window, app: App) -> int:
     return min(window.closes, window.begin - leaving_ms(settings, app))
 
 
+def kept_out(window: Window, worker: Worker, apps: Mapping[str, App]) -> Iterator[tuple[Allocation, App]]:
+    """What is granted on the worker that must not run in the window, drivers first, and whose it is."""
+    for held in (*worker.drivers.values(), *worker.executors.values()):
+        app = apps[held.app]
+        if window.concerns(app.spec.company):
+            yield held, app
+
+
+def untold(
+    window: Window, worker: Worker, apps: Mapping[str, App], settings: ClusterConfigured, at: int
+) -> Iterator[tuple[Allocation, App, int]]:
+    """What of that was not told to leave by `at` (ms), and when (ms) it is to be told."""
+    for held, app in kept_out(window, worker, apps):
+        if not is_leaving(settings, window, held, app, at):
+            yield held, app, told_at(settings, window, app)
+
+
 def closings(
     worker: Worker, windows: Sequence[Window], apps: Mapping[str, App], settings: ClusterConfigured, at: int
 ) -> list[tuple[int, What]]:
@@ -62,8 +79,5 @@ def closings(
     for window in windows:
         if not window.company and worker.status == "alive":
             due.append(window.closes)
-        for held in (*worker.executors.values(), *worker.drivers.values()):
-            app = apps[held.app]
-            if window.concerns(app.spec.company) and not is_leaving(settings, window, held, app, at):
-                due.append(told_at(settings, window, app))
+        due += [when for _, _, when in untold(window, worker, apps, settings, at)]
     return [(min(due), "window")] if due else []

@@ -24,6 +24,7 @@ from scheduler.model.events import (
     Locality,
     Sizing,
     Wanted,
+    WindowAdded,
     WorkerStatus,
 )
 from scheduler.model.resources import NOTHING, UNLIMITED_CORES, Resources, amounts_of
@@ -262,9 +263,18 @@ class Window:
         """From when on (ms) its workers take nothing that must not run in it."""
         return self.begin - self.notice_s * 1000
 
+    def overlaps(self, begin: int, end: int) -> bool:
+        """Whether it lasts at any time from `begin` to `end` (ms)."""
+        return self.begin < end and begin < self.end
+
     def concerns(self, company: str) -> bool:
         """Whether it keeps apps of that company out."""
         return not self.company or self.company != company
+
+
+def window_of(event: WindowAdded) -> Window:
+    """The window that was added."""
+    return Window(event.window, event.workers, event.begin, event.end, event.notice_s, event.company, event.reason)
 
 
 class Election(NamedTuple):

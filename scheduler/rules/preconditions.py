@@ -202,7 +202,7 @@ def _window_added(state: Facts, event: events.WindowAdded) -> Broken:
         return "W14", f"company {event.company!r} is not registered"
     for name in event.workers:
         for other in state.planned.get(name, ()):
-            if event.begin < other.end and other.begin < event.end:
+            if other.overlaps(event.begin, event.end):
                 return "W14", f"worker {name!r} has the window {other.id!r} then"
     return None
 

@@ -6,7 +6,7 @@ own accord, as it does while its health check fails, and is back by itself.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 from scheduler.model.commands import AddWindow, RemoveWindow
@@ -23,7 +23,8 @@ from scheduler.model.events import (
     WorkerStatus,
 )
 from scheduler.model.text import few
-from scheduler.rules.closings import SETTLE_MS, ends_within, is_leaving, leaving_ms, told_at
+from scheduler.rules.closings import SETTLE_MS, ends_within, kept_out, leaving_ms, untold
+from scheduler.rules.entities import window_of
 from scheduler.rules.validate import MAX_MOMENT, MAX_NAMED, check_identifier, check_name, check_number, check_range
 
 if TYPE_CHECKING:
@@ -67,9 +68,8 @@ def barred(state: ClusterState, app: App, at: int) -> Collection[str]:
 def in_the_way(state: ClusterState, window: Window) -> Iterator[Allocation]:
     """What is granted on the workers of the window that must not run in it."""
     for worker in [state.workers[name] for name in window.workers if name in state.workers]:
-        for held in (*worker.drivers.values(), *worker.executors.values()):
-            if window.concerns(state.apps[held.app].spec.company):
-                yield held
+        for held, _ in kept_out(window, worker, state.apps):
+            yield held
 
 
 def due(state: ClusterState, at: int) -> Iterator[Event]:
@@ -85,20 +85,16 @@ def due(state: ClusterState, at: int) -> Iterator[Event]:
 
 def _closing(state: ClusterState, worker: Worker, window: Window, at: int) -> Iterator[Event]:
     """A worker drains for a window for everybody, and whoever must not run there in it is told to leave."""
-    settings = state.settings
     if not window.company and worker.status == "alive" and window.closes <= at:
         reason = f"window {window.id}{f': {window.reason}' if window.reason else ''}"
         yield _changed(worker, "draining", window.id, reason)
-    for held in [*worker.drivers.values(), *worker.executors.values()]:
-        app = state.apps[held.app]
-        if not window.concerns(app.spec.company) or told_at(settings, window, app) > at:
-            continue
-        if is_leaving(settings, window, held, app, at):
+    for held, app, when in untold(window, worker, state.apps, state.settings, at):
+        if when > at:
             continue
         if held is app.driver:
             yield _put_back(app, worker, window)
             continue
-        deadline = max(at, window.begin - leaving_ms(settings, app))
+        deadline = max(at, window.begin - leaving_ms(state.settings, app))
         yield ExecutorRevoked(
             app=app.id,
             executor=held.id,
@@ -201,46 +197,44 @@ def _added(state: ClusterState, command: AddWindow, at: int) -> list[Event]:
     for name in workers:
         if name not in state.workers and name not in state.lost:
             raise UnknownWorker(name[:80])
-    _check_free(state, command, workers)
-    _check_in_time(state, command, workers, at)
-    return [
-        WindowAdded(
-            window=command.window,
-            workers=workers,
-            begin=command.begin,
-            end=command.end,
-            notice_s=command.notice_s,
-            company=command.company,
-            reason=command.reason,
-        )
-    ]
+    added = WindowAdded(
+        window=command.window,
+        workers=workers,
+        begin=command.begin,
+        end=command.end,
+        notice_s=command.notice_s,
+        company=command.company,
+        reason=command.reason,
+    )
+    window = window_of(added)
+    _check_free(state, window)
+    _check_in_time(state, window, at)
+    return [added]
 
 
-def _check_free(state: ClusterState, command: AddWindow, workers: Sequence[str]) -> None:
-    """Raises: InvalidCommand if one of the workers has a window then."""
+def _check_free(state: ClusterState, window: Window) -> None:
+    """Raises: InvalidCommand if one of its workers has another window then."""
     taken: dict[str, list[str]] = {}
-    for name in workers:
+    for name in window.workers:
         for other in state.planned.get(name, ()):
-            if command.begin < other.end and other.begin < command.end:
+            if other.overlaps(window.begin, window.end):
                 taken.setdefault(other.id, []).append(name)
     for other_id, names in taken.items():
         raise InvalidCommand(
-            f"the window {command.window!r} overlaps the window {other_id!r} on worker {few(names, _NAMED)}; choose "
+            f"the window {window.id!r} overlaps the window {other_id!r} on worker {few(names, _NAMED)}; choose "
             f"another time or other workers, or `fairlog window remove {other_id}` first"
         )
 
 
-def _check_in_time(state: ClusterState, command: AddWindow, workers: Sequence[str], at: int) -> None:
+def _check_in_time(state: ClusterState, window: Window, at: int) -> None:
     """Raises: InvalidCommand if the window begins before all that runs there can have gone."""
     longest, whose = state.settings.kill_grace_s * 1000 + SETTLE_MS, "what runs"
-    for worker in [state.workers[name] for name in workers if name in state.workers]:
-        for held in (*worker.executors.values(), *worker.drivers.values()):
-            app = state.apps[held.app]
-            needed = leaving_ms(state.settings, app)
-            if app.spec.company != command.company and needed > longest:
-                longest, whose = needed, f"app {app.id!r}"
-    if command.begin < at + longest:
+    for held in in_the_way(state, window):
+        needed = leaving_ms(state.settings, state.apps[held.app])
+        if needed > longest:
+            longest, whose = needed, f"app {held.app!r}"
+    if window.begin < at + longest:
         raise InvalidCommand(
-            f"the window begins in {(command.begin - at) / 1000:.0f} s, and {whose} there may need "
+            f"the window begins in {(window.begin - at) / 1000:.0f} s, and {whose} there may need "
             f"{longest // 1000} s to end; give --from a later time"
         )

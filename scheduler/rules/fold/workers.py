@@ -7,7 +7,7 @@ from typing import Any
 
 from scheduler.model import events
 from scheduler.model.events import Event
-from scheduler.rules.entities import LostWorker, Suspicion, Window, Worker
+from scheduler.rules.entities import LostWorker, Suspicion, Worker, window_of
 from scheduler.rules.facts import Facts
 from scheduler.rules.fleet import tally
 from scheduler.rules.fold.effects import forget_lost, plan_windows, reclass, reopen, set_cluster, set_live, trust
@@ -76,8 +76,7 @@ def _worker_changed(facts: Facts, event: events.WorkerChanged) -> None:
 
 
 def _window_added(facts: Facts, event: events.WindowAdded) -> None:
-    window = Window(event.window, event.workers, event.begin, event.end, event.notice_s, event.company, event.reason)
-    facts.windows[event.window] = window
+    facts.windows[event.window] = window = window_of(event)
     plan_windows(facts, window)
 
 
