@@ -401,7 +401,6 @@ _OF_ALL_IT_HOLDS = (
     | events.AppSignalled
     | events.TaskCancelled
     | events.AppRequeued
-    | events.TaskRequeued
 )
 """Events that change the grants of all that an app holds."""
 
@@ -413,6 +412,9 @@ def _concerned(turn: Sequence[events.Event], state: ClusterState) -> list[str]:
         if isinstance(event, _OF_ALL_IT_HOLDS):
             app = state.apps.get(event.app)
             found |= dict.fromkeys(held.worker for held in (app.allocations() if app is not None else ()))
+        elif isinstance(event, events.TaskRequeued):
+            held = state.executors.get(event.executor)
+            found |= {} if held is None else {held.worker: None}
         elif (worker := getattr(event, "worker", None)) is not None:
             found[worker] = None
     return list(found)

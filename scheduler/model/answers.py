@@ -763,28 +763,28 @@ class EstimateErrors(Camel, frozen=True, kw_only=True):
     p90_ms: int
 
 
-class StartEstimate(Camel, frozen=True, kw_only=True):
+class StartTimes(Camel, frozen=True, kw_only=True):
     """When (ms) an app gets its first executor or its driver: no sooner, probably, and at the latest.
 
-    Null = there is no such time, `why` says what keeps it from having one. `errors`: of estimates of the past, null if
-    none is known.
+    Null = there is no such time, `why` says what keeps it from having one.
     """
 
     earliest: int | None
     likely: int | None
     latest: int | None
     why: str
+
+
+class StartEstimate(StartTimes, frozen=True, kw_only=True):
+    """The estimate of an app's start, and the errors of estimates of the past, null if none is known."""
+
     errors: EstimateErrors | None = None
 
 
-class AppEstimate(Camel, frozen=True, kw_only=True):
-    """When (ms) an app gets its first executor or its driver, as a `StartEstimate` has it."""
+class AppEstimate(StartTimes, frozen=True, kw_only=True):
+    """The estimate of the start of one of many apps."""
 
     app: str
-    earliest: int | None
-    likely: int | None
-    latest: int | None
-    why: str
 
 
 class Estimates(Camel, frozen=True, kw_only=True):

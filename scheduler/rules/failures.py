@@ -10,7 +10,7 @@ from scheduler.rules.labels import sought
 from scheduler.rules.placement.executors import PLACEMENTS
 from scheduler.rules.placement.sizing import size_now
 from scheduler.rules.trouble import exclude_after, excluded, suspect_failures
-from scheduler.rules.windows import barred, barring
+from scheduler.rules.windows import barred, barring, barring_names
 
 if TYPE_CHECKING:
     from scheduler.model.resources import Resources
@@ -75,7 +75,12 @@ def alike(state: ClusterState, app: App, at: int) -> Hashable:
     """What the app has in common with all that may have executors where it may; None if nobody is like it (W7, P7)."""
     if app.troubles or (app.executors and PLACEMENTS[state.settings.placement].one_a_worker):
         return None
-    return (id(app.need), *[each.id for each in barring(state, app, at)]) if state.windows else id(app.need)
+    return kind_of(state, app, at)
+
+
+def kind_of(state: ClusterState, app: App, at: int) -> Hashable:
+    """What the app needs, and which windows keep it from their workers (semantics W14)."""
+    return (id(app.need), *barring_names(state, app, at)) if state.windows else id(app.need)
 
 
 def closed_to(state: ClusterState, app: App, at: int) -> Collection[str]:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from fairlog.compat.slurm import times
 from fairlog.compat.slurm.road import ApiRoad, Me
 from fairlog.compat.slurm.sbatch import PARTITION, members, signal_that_ended
 from fairlog.compat.slurm.words import SlurmError, listed, runs
@@ -168,7 +169,7 @@ class SlurmJob:
         """For how many seconds it has run."""
         if self.start is None:
             return 0
-        return max(0, ((self.end or round(time.time() * 1000)) - self.start) // 1000)
+        return max(0, ((self.end or times.now()) - self.start) // 1000)
 
     @property
     def limit_s(self) -> int | None:

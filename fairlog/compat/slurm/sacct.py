@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -135,7 +134,7 @@ FIELDS: dict[str, tuple[int, Callable[[Row], object]]] = {
 
 
 def _waited_s(row: Row) -> int:
-    until = row.job.start or row.job.end or round(time.time() * 1000)
+    until = row.job.start or row.job.end or times.now()
     return max(0, (until - int(row.job.app["submittedAt"])) // 1000)
 
 

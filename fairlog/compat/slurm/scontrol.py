@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -257,8 +256,8 @@ def _show_config() -> int:
         "SelectType": "select/fairlog",
         "SlurmctldHost[0]": "fairlog",
     }
-    now = times.moment(round(time.time() * 1000))
-    return _print([f"Configuration data as of {now}", *(f"{name:<23} = {value}" for name, value in known.items())])
+    head = f"Configuration data as of {times.moment(times.now())}"
+    return _print([head, *(f"{name:<23} = {value}" for name, value in known.items())])
 
 
 def change(words: list[str], *commands: str) -> int:

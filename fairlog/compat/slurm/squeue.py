@@ -65,11 +65,7 @@ FIELDS: dict[str, tuple[str, str, Callable[[SlurmJob], object]]] = {
     "M": ("TIME", "TimeUsed", lambda job: times.clock(job.ran_s)),
     "l": ("TIME_LIMIT", "TimeLimit", lambda job: times.clock(job.limit_s)),
     "L": ("TIME_LEFT", "TimeLeft", _left),
-    "S": (
-        "START_TIME",
-        "StartTime",
-        lambda job: times.moment(jobs.start_of(job)),
-    ),
+    "S": ("START_TIME", "StartTime", lambda job: times.moment(jobs.start_of(job))),
     "V": ("SUBMIT_TIME", "SubmitTime", lambda job: times.moment(job.app["submittedAt"])),
     "e": (
         "END_TIME",

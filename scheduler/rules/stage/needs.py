@@ -18,7 +18,7 @@ from scheduler.model.events import (
     TargetSet,
 )
 from scheduler.model.resources import NOTHING, Resources
-from scheduler.rules.failures import closed_to, has_room_now
+from scheduler.rules.failures import closed_to, has_room_now, kind_of
 from scheduler.rules.kinds import with_addresses
 from scheduler.rules.labels import sought
 from scheduler.rules.placement.executors import allocation
@@ -135,7 +135,7 @@ def _has_room(state: ClusterState, app: App, at: int, known: dict[Hashable, bool
     """Whether the app has room now, which those of equal needs have alike."""
     if app.troubles:
         return has_room_now(state, app, at)
-    kind = (id(app.need), barring_names(state, app, at)) if state.windows else id(app.need)
+    kind = kind_of(state, app, at)
     found = known.get(kind)
     if found is None:
         found = known[kind] = has_room_now(state, app, at)

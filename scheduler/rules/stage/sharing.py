@@ -15,6 +15,7 @@ from scheduler.model.events import AppAdmitted, DriverAllocated, Event
 from scheduler.model.ids import driver_id
 from scheduler.model.quota import Quota
 from scheduler.model.resources import NOTHING, Resources
+from scheduler.rules.closings import ends_within
 from scheduler.rules.decide import admission, place
 from scheduler.rules.demand import grown
 from scheduler.rules.failures import alike, has_room_now, left_out
@@ -317,8 +318,11 @@ def _heads(state: ClusterState, at: int) -> list[App]:
         first = line.items[line.begin]
         found.append(first)
         if state.windows and (kept := barring_names(state, first, at)):
-            seen = {kept}
+            seen, lasting = {kept}, {ends_within(state.settings, first, at)}
             for app in line.items[line.begin + 1 : line.begin + _LOOKED_BEHIND]:
+                if (lasts := ends_within(state.settings, app, at)) in lasting:
+                    continue  # of one company, so the same windows keep it out
+                lasting.add(lasts)
                 if (kept := barring_names(state, app, at)) not in seen:
                     seen.add(kept)
                     found.append(app)
