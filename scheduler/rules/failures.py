@@ -91,6 +91,17 @@ def closed_to(state: ClusterState, app: App, at: int) -> Collection[str]:
     return {*kept, *[one.worker for one in app.executors.values()]}
 
 
+def room_now(state: ClusterState, app: App, at: int, known: dict[Hashable, bool]) -> bool:
+    """As `has_room_now`, asked once for all that are alike; `known`: what was found, while no room changes."""
+    key = alike(state, app, at)
+    if key is None:
+        return has_room_now(state, app, at)
+    found = known.get(key)
+    if found is None:
+        found = known[key] = has_room_now(state, app, at)
+    return found
+
+
 def has_room_now(state: ClusterState, app: App, at: int) -> bool:
     """Whether a live worker has room for an executor of the app, and it may have it at time `at` (ms) (W7, P1)."""
     size = sought(size_now(state.fleet, app.need), app.need.demand)

@@ -17,8 +17,8 @@ from scheduler.model.events import (
     TargetEnded,
     TargetSet,
 )
-from scheduler.model.resources import NOTHING, Resources
-from scheduler.rules.failures import closed_to, has_room_now, kind_of
+from scheduler.model.resources import NOTHING
+from scheduler.rules.failures import closed_to, kind_of, room_now
 from scheduler.rules.kinds import with_addresses
 from scheduler.rules.labels import sought
 from scheduler.rules.placement.executors import allocation
@@ -37,7 +37,6 @@ from scheduler.rules.stage.room import (
     unit_of,
 )
 from scheduler.rules.turns import AppTurns
-from scheduler.rules.windows import barring_names
 
 if TYPE_CHECKING:
     from scheduler.rules.entities import Allocation, App, Hold
@@ -126,20 +125,9 @@ def _in_need(state: ClusterState, entitled: Entitlement, at: int) -> list[App]:
     def waits(app: App) -> bool:
         if app.unplaced_driver is not NOTHING:
             return app.tries.driver_after <= at and not full
-        return app.driver_runs and (is_capped(state, app, app.need.executor) or not _has_room(state, app, at, rooms))
+        return app.driver_runs and (is_capped(state, app, app.need.executor) or not room_now(state, app, at, rooms))
 
     return [app for app in state.wanting() if not app.over and entitled.below(app) > 0 and waits(app)]
-
-
-def _has_room(state: ClusterState, app: App, at: int, known: dict[Hashable, bool]) -> bool:
-    """Whether the app has room now, which those of equal needs have alike."""
-    if app.troubles:
-        return has_room_now(state, app, at)
-    kind = kind_of(state, app, at)
-    found = known.get(kind)
-    if found is None:
-        found = known[kind] = has_room_now(state, app, at)
-    return found
 
 
 def needs(state: ClusterState, entitled: Entitlement, at: int) -> Iterator[Event]:
@@ -164,10 +152,10 @@ def _targets(state: ClusterState, entitled: Entitlement, waiting: list[App], at:
     if len(state.holds) >= most:
         return
     line = _Awaiting(state, entitled, waiting)
-    alike: set[tuple[str, str, Resources, tuple[str, ...]]] = set()
+    alike: set[Hashable] = set()
     bounds = CheapestFirst(state, entitled)
     while len(state.holds) < most and (app := line.pop()) is not None:
-        kind = app.spec.company, app.spec.user, sought(unit_of(app), app.need.demand), barring_names(state, app, at)
+        kind = app.spec.company, app.spec.user, kind_of(state, app, at)
         found = None
         if app.troubles or kind not in alike:
             found = Seeking(state, entitled, app, at, bounds).cheapest()

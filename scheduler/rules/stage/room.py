@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from heapq import merge
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from scheduler.model.resources import NOTHING, Resources
-from scheduler.rules.failures import closed_to
+from scheduler.rules.failures import closed_to, kind_of
 from scheduler.rules.labels import sought
 from scheduler.rules.share.demands import size_of, units_of
 from scheduler.rules.share.entitlement import Entitlement
 from scheduler.rules.share.plan import Plan, lingering, plan
 from scheduler.rules.stage.losses import Losses, side_of
-from scheduler.rules.windows import barring_names
 
 if TYPE_CHECKING:
     from scheduler.rules.entities import Allocation, App, Worker
@@ -386,13 +385,13 @@ class Fragments:
     def __init__(self, state: ClusterState, entitled: Entitlement, at: int) -> None:
         self._state, self._entitled, self._at = state, entitled, at
         self._known = CheapestFirst(state, entitled)
-        self._alike: dict[tuple[str, str, Resources, tuple[str, ...]], bool] = {}
+        self._alike: dict[Hashable, bool] = {}
 
     def keep(self, app: App) -> bool:
         """Whether room is made for the app nowhere, and can be made nowhere (semantics H6)."""
         if app.holds:
             return False
-        kind = app.spec.company, app.spec.user, unit_of(app), barring_names(self._state, app, self._at)
+        kind = app.spec.company, app.spec.user, kind_of(self._state, app, self._at)
         plain = not (app.troubles or app.executors)  # others like it have the same means
         found = self._alike.get(kind) if plain else None
         if found is None:

@@ -18,7 +18,7 @@ from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.closings import ends_within
 from scheduler.rules.decide import admission, place
 from scheduler.rules.demand import grown
-from scheduler.rules.failures import alike, has_room_now, left_out
+from scheduler.rules.failures import alike, has_room_now, left_out, room_now
 from scheduler.rules.kinds import with_addresses
 from scheduler.rules.labels import sought, tried_by
 from scheduler.rules.placement.executors import PLACEMENTS
@@ -262,14 +262,7 @@ def _wanting(state: ClusterState, at: int) -> list[App]:
             continue
         if wanted_units(app) <= held_units(app):
             continue
-        key = alike(state, app, at)
-        if key is None:
-            has_room = has_room_now(state, app, at)
-        elif (known := rooms.get(key)) is None:
-            has_room = rooms[key] = has_room_now(state, app, at)
-        else:
-            has_room = known
-        if has_room:
+        if room_now(state, app, at, rooms):
             found.append(app)
     return found
 

@@ -18,6 +18,7 @@ from scheduler.model.commands import (
     RegisterKind,
     ScaleApp,
     SetLimit,
+    StartedExecutor,
     SubmitApp,
 )
 from scheduler.model.errors import InvalidCommand, QuotaExceeded, TooManySizes
@@ -536,3 +537,27 @@ def test_a_filling_is_not_kept_where_what_drops_out_first_changes() -> None:
     shared.turn(ScaleApp(app="early", executors=2))
     obey(shared)
     assert held(shared) == {"early": 4, "lender": 4, "next-of-b": 2}
+
+
+def test_who_waits_for_labels_in_vain_keeps_no_room_below_the_cap() -> None:
+    """Another app of its user, that asks for as much of any worker, has room made; it waits for one."""
+    shared = cluster("b", "c", s1=8, s2=8, s3=8)
+    shared.company("a", 8, 64 * 1024)
+    shared.turn(replace(worker("n", 4), labels={"zone": "n"}))
+    submit(shared, "long", "c", 4, 4, require=("zone=n",), grace_s=3600)
+    shared.turn(StartedExecutor(executor="long.0"))
+    submit(shared, "wide", "b", 24, 8)
+    shared.turn(KillApp(app="long"))
+    shared.worker("w3", 2)
+    submit(shared, "first", "c", 8, 8)
+    assert [target.app for target in shared.state.holds.values()] == ["first"], "the only target there may be"
+    submit(shared, "anywhere", "a", 4, 4)
+    submit(shared, "north", "a", 4, 4, require=("zone=n",))
+    submit(shared, "small", "a", 2, 2)
+    entitled = entitlement(shared.state)
+    assert {app: entitled.units(shared.state.apps[app]) for app in ("anywhere", "north", "small")} == {
+        "anywhere": 1,
+        "north": 1,
+        "small": 0,
+    }
+    assert held(shared).get("small") == 2, "beside what its company waits for and can get, it passes the cap"
