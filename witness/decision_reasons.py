@@ -16,11 +16,11 @@ from scheduler.rules.decide import place
 from scheduler.rules.entities import App
 from scheduler.rules.failures import left_out
 from scheduler.rules.fleet import Shape
-from scheduler.rules.labels import amounts_in, met_by, sought, tried_by
+from scheduler.rules.labels import amounts_in, has_last, met_by, sought, tried_by
 from scheduler.rules.placement.executors import PLACEMENTS
 from scheduler.rules.placement.sizing import executor_sizes
 from scheduler.rules.state import ClusterState
-from scheduler.rules.windows import barred
+from scheduler.rules.windows import barred, sought_by, within
 from witness.entitled_reasons import is_entitled, why_entered
 
 Reason = dict[str, str]
@@ -78,7 +78,7 @@ def why_driver(state: ClusterState, event: DriverAllocated) -> Reason:
         held = sum(one.resources.cores for one in state.workers[event.worker].drivers.values())
         text = f"of the workers with room {event.worker} came first: drivers hold {held} cores there, and it fits best"
         return _reason("H5", text)
-    size = sought(event.resources, state.apps[event.app].need.demand)
+    size = sought_by(state, state.apps[event.app], event.resources, state.at)
     room = sum(1 for _ in state.fleet.candidates(size, "worker-id"))
     order = f"derived from log position {state.head}" if state.settings.spread_out_drivers else "by id"
     return _reason("D2", f"{event.worker} was the first of {room} workers with room, in the order {order}")
@@ -114,24 +114,22 @@ def why_executors(state: ClusterState, app: App, event: ExecutorAllocated, at: i
     tries = left_out(state, app, app.need.least, at)
     without = next((names for names in tries if event.worker not in names), ())
     with state.seen_by(app, without):
-        reasons, candidates = _seen(state, app, event)
-    if without:
+        reasons, candidates = _seen(state, app, event, at)
+    if without or state.windows:
         workers = reasons["workers"]
-        closed = barred(state, app, at)
-        text = workers["text"] + _without(without, "where executors of it failed (W7)", closed)
-        text += _without(closed, "which have a window (W14)")
+        text = workers["text"] + _without(without, "where executors of it failed (W7)")
+        text += _without(barred(state, app, at), "which have a window (W14)")
         reasons["workers"] = _reason(workers["rule"], text)
     return Batch(together, reasons, candidates)
 
 
-def _without(names: Collection[str], why: str, but: Collection[str] = ()) -> str:
+def _without(names: Collection[str], why: str) -> str:
     """Which workers were left out, and why."""
-    left = sorted({*names} - {*but})
-    return f", without {few(left, 5)}, {why}" if left else ""
+    return f", without {few(sorted(names), 5)}, {why}" if names else ""
 
 
 def _seen(
-    state: ClusterState, app: App, event: ExecutorAllocated
+    state: ClusterState, app: App, event: ExecutorAllocated, at: int
 ) -> tuple[dict[str, Reason], dict[str, tuple[int, Shape]]]:
     """The reasons and the candidates, as the fleet is shown."""
     settings = state.settings
@@ -154,7 +152,8 @@ def _seen(
     size = event.resources
     least = Resources(app.spec.cores_per_task, size.memory_mb, size.others) if grows else size
     demand = _demand_met(state, app, event.worker)
-    found = list(state.fleet.candidates(sought(least, demand), settings.worker_selection, sparing=state.sparing))
+    seeking = sought(least, within(state, app, at, demand))
+    found = list(state.fleet.candidates(seeking, settings.worker_selection, sparing=state.sparing))
     if placement.one_a_worker:
         own = {executor.worker for executor in app.executors.values()}
         found = [candidate for candidate in found if candidate[0] not in own]
@@ -162,6 +161,8 @@ def _seen(
     how = f"{placement.name}: {placement.wording}, workers ordered by {settings.worker_selection} (P1)"
     if state.sparing and (state.fleet.offering or state.fleet.classes):
         how += ", those with fewer kinds that the app does not request first (P1)"
+    if has_last(seeking):
+        how += ", those with a window ahead last (W14)"
     if demand:
         preferred = ", those that it prefers among them" if demand != app.need.demand else ""
         how += f", of those that the app may use by their labels{preferred} (P9)"

@@ -32,7 +32,7 @@ from scheduler.rules.kinds import (
     check_kind,
     check_still_offered,
 )
-from scheduler.rules.labels import sought, tried_by
+from scheduler.rules.labels import sought
 from scheduler.rules.limiting import limit_set
 from scheduler.rules.permission import permit
 from scheduler.rules.placement.executors import PLACEMENTS, allocation, allocations, one_probe
@@ -220,7 +220,7 @@ def place(state: ClusterState, app: App, at: int, most: Resources | None = None)
     """
     if not app.owed:
         return []
-    if not (app.troubles or app.holds or state.windows):
+    if not (app.troubles or app.holds):
         return _place(state, app, at, most)
     for without in left_out(state, app, app.need.least, at):
         with state.seen_by(app, without):
@@ -234,7 +234,7 @@ def _place(
     state: ClusterState, app: App, at: int, most: Resources | None, without: Collection[str] = ()
 ) -> list[facts.ExecutorAllocated]:
     """The executors of `place` as the fleet is shown, where preferred labels are if there is room (semantics P9)."""
-    for demand in tried_by(app.spec):
+    for demand in windows.tries(state, app, at):
         granted = _placed(state, app, at, most, without, demand)
         if granted:
             return granted
@@ -339,7 +339,7 @@ def _candidates(state: ClusterState, app: App, size: Resources) -> Candidates:
 def _can_start_elsewhere(state: ClusterState, app: App, worker: Worker) -> bool:
     """Whether a live worker could host the app that has not said that its command cannot be started (semantics W9)."""
     workers = {name for name, trouble in app.troubles.items() if trouble.unstartable} | {worker.id}
-    return could_host_elsewhere(state, sought(app.need.least, app.need.demand), workers)
+    return could_host_elsewhere(state, windows.sought_by(state, app, app.need.least, state.at), workers)
 
 
 def _executor_started(state: ClusterState, command: commands.StartedExecutor) -> list[Event]:

@@ -6,11 +6,10 @@ from collections.abc import Collection, Hashable, Iterator
 from typing import TYPE_CHECKING
 
 from scheduler.model.events import Event, ExecutorRemoved, WorkerCleared, WorkerProbed, WorkerSuspected
-from scheduler.rules.labels import sought
 from scheduler.rules.placement.executors import PLACEMENTS
 from scheduler.rules.placement.sizing import size_now
 from scheduler.rules.trouble import exclude_after, excluded, suspect_failures
-from scheduler.rules.windows import barred, barring, barring_names
+from scheduler.rules.windows import barring_names, sought_by
 
 if TYPE_CHECKING:
     from scheduler.model.resources import Resources
@@ -27,18 +26,9 @@ def left_out(state: ClusterState, app: App, size: Resources, at: int) -> Iterato
 
     First those where executors of it failed; then only those from which it is excluded. Where no other live worker
     could host it, it is excluded only from those where its command cannot be started, and if that leaves none, from
-    none. In each try those are left out as well that are closed to it for a window (W14).
+    none.
     """
-    closed = barred(state, app, at) if state.windows else ()
-    for names in _where_it_failed(state, app, size, at, closed):
-        yield {*names, *closed} if names and closed else names or closed
-
-
-def _where_it_failed(
-    state: ClusterState, app: App, size: Resources, at: int, closed: Collection[str]
-) -> Iterator[Collection[str]]:
-    """The tries of `left_out`, without the workers that are `closed` to it."""
-    settings, size = state.settings, sought(size, app.need.demand)
+    settings, size = state.settings, sought_by(state, app, size, at)
     recent_ms = at - settings.exclude_s * 1000
     failed = {
         worker: None
@@ -49,33 +39,30 @@ def _where_it_failed(
     kept = excluded(app, settings, at)
     if len(kept) < len(failed):
         yield kept
-    if kept and not could_host_elsewhere(state, size, {*kept, *closed}):
+    if kept and not could_host_elsewhere(state, size, kept):
         unstartable = {worker: None for worker in kept if app.troubles[worker].unstartable}
         if len(unstartable) < len(kept):
             yield unstartable
-        if unstartable and not could_host_elsewhere(state, size, {*unstartable, *closed}):
+        if unstartable and not could_host_elsewhere(state, size, unstartable):
             yield ()
 
 
 def kept_from(state: ClusterState, app: App, at: int) -> Collection[str]:
-    """The workers on which the app gets nothing at time `at` (ms), whatever else there is (semantics W7, W9, W14)."""
-    if not (app.troubles or state.windows):
+    """The workers on which the app gets nothing at time `at` (ms) because it failed there (semantics W7, W9)."""
+    if not app.troubles:
         return ()
     *_, last = left_out(state, app, app.need.least, at)
     return last
 
 
-def is_choosy(state: ClusterState, app: App, at: int) -> bool:
-    """Whether there may be workers on which others get executors of its size, and the app does not (W7, P7, W14)."""
-    one_a_worker = bool(app.executors) and PLACEMENTS[state.settings.placement].one_a_worker
-    return bool(app.troubles) or one_a_worker or bool(barring(state, app, at))
+def is_choosy(state: ClusterState, app: App) -> bool:
+    """Whether there may be workers on which others like it get executors, and the app does not (W7, P7)."""
+    return bool(app.troubles or (app.executors and PLACEMENTS[state.settings.placement].one_a_worker))
 
 
 def alike(state: ClusterState, app: App, at: int) -> Hashable:
     """What the app has in common with all that may have executors where it may; None if nobody is like it (W7, P7)."""
-    if app.troubles or (app.executors and PLACEMENTS[state.settings.placement].one_a_worker):
-        return None
-    return kind_of(state, app, at)
+    return None if is_choosy(state, app) else kind_of(state, app, at)
 
 
 def kind_of(state: ClusterState, app: App, at: int) -> Hashable:
@@ -104,11 +91,10 @@ def room_now(state: ClusterState, app: App, at: int, known: dict[Hashable, bool]
 
 def has_room_now(state: ClusterState, app: App, at: int) -> bool:
     """Whether a live worker has room for an executor of the app, and it may have it at time `at` (ms) (W7, P1)."""
-    size = sought(size_now(state.fleet, app.need), app.need.demand)
-    if not is_choosy(state, app, at):
-        return state.fleet.has_room(size)
+    if not is_choosy(state, app):
+        return state.fleet.has_room(sought_by(state, app, size_now(state.fleet, app.need), at))
     with state.seen_by(app, closed_to(state, app, at)):
-        return state.fleet.has_room(sought(size_now(state.fleet, app.need), app.need.demand))
+        return state.fleet.has_room(sought_by(state, app, size_now(state.fleet, app.need), at))
 
 
 def could_host_elsewhere(state: ClusterState, size: Resources, workers: Collection[str]) -> bool:

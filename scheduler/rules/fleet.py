@@ -18,7 +18,16 @@ from operator import attrgetter
 from typing import Literal, NamedTuple, TypeVar
 
 from scheduler.model.resources import NOTHING, Amounts, Resources, amounts_of
-from scheduler.rules.labels import amounts_in, demand_in, may_use, meets, spare_demands
+from scheduler.rules.labels import (
+    amounts_in,
+    demand_in,
+    has_last,
+    lateness,
+    may_use,
+    meets,
+    spare_demands,
+    without_windows,
+)
 
 K = TypeVar("K")
 Shape = Resources
@@ -91,7 +100,7 @@ class Fleet:
         self.offering: dict[str, tuple[str, ...]] = {}
         """Worker -> the further kinds that it offers, of those that offer any; a shape names them all, even with 0."""
         self.classes: dict[str, Amounts] = {}
-        """Worker -> which of the demands in use it meets, if that is not what every worker meets (semantics P9)."""
+        """Worker -> its class: which of the demands in use it meets, and its windows, if not as all (P9, W14)."""
         self._offered: dict[tuple[str, ...], int] = {}
         """How many workers offer the same kinds, their class among them."""
         self._moved: dict[str, tuple[Shape, Shape]] = {}
@@ -119,13 +128,13 @@ class Fleet:
         if met:
             self.classes[worker] = met
         self._count(worker, offer, 1)
-        self._insert(worker, self.shape(worker, free))
+        self._insert(worker, self._shape(worker, free))
 
     def leave(self, worker: str, offer: Resources, free: Shape) -> None:
         """Remove a worker that is no longer live, and its `offer` from the totals (semantics W1)."""
         self.live -= 1
         self.total -= offer
-        kept, _ = self._moved.pop(worker, (self.shape(worker, free),) * 2)
+        kept, _ = self._moved.pop(worker, (self._shape(worker, free),) * 2)
         self._delete(worker, kept)
         self._count(worker, offer, -1)
         self.offering.pop(worker, None)
@@ -135,7 +144,7 @@ class Fleet:
         """The live worker is of the class `met` from now on (semantics P9); whether it was of another one."""
         if met == self.classes.get(worker, ()):
             return False
-        before = self.shape(worker, free)
+        before = self._shape(worker, free)
         self._count(worker, offer, -1)
         if met:
             self.classes[worker] = met
@@ -143,12 +152,12 @@ class Fleet:
             del self.classes[worker]
         self._count(worker, offer, 1)
         moved = self._moved.get(worker)
-        self._moved[worker] = (before if moved is None else moved[0]), self.shape(worker, free)
+        self._moved[worker] = (before if moved is None else moved[0]), self._shape(worker, free)
         return True
 
     def _count(self, worker: str, offer: Resources, change: int) -> None:
         """So many workers more offer what it offers, and kinds and a class as it does."""
-        tally(self._offers, self.classed(worker, offer), change)
+        tally(self._offers, self._classed(worker, offer), change)
         if kinds := self._kinds(worker):
             tally(self._offered, kinds, change)
 
@@ -160,7 +169,7 @@ class Fleet:
     def move(self, worker: str, before: Shape, after: Shape) -> None:
         """Record a change of a live worker's free resources. The index is updated at the next query."""
         if self.offering or self.classes:
-            before, after = self.shape(worker, before), self.shape(worker, after)
+            before, after = self._shape(worker, before), self._shape(worker, after)
         moved = self._moved.get(worker)
         self._moved[worker] = (before if moved is None else moved[0]), after
 
@@ -184,14 +193,23 @@ class Fleet:
         return self._by_cores[-1].cores if self._by_cores else 0
 
     def offers(self) -> dict[Resources, int]:
-        """What a live worker offers, with its class -> how many offer that."""
-        return dict(self._offers)
+        """What a live worker offers, with its class by labels -> how many offer that."""
+        return self._by_labels(self._offers)
 
     def rooms(self) -> dict[Resources, int]:
         """What a live worker has free -> how many have that, less what is held for apps (semantics H6)."""
         if self._moved:
             self._sync()
-        return {shape: len(workers) for shape, (_, workers) in self._workers.items()}
+        return self._by_labels({shape: len(workers) for shape, (_, workers) in self._workers.items()})
+
+    def _by_labels(self, numbers: dict[Resources, int]) -> dict[Resources, int]:
+        """The numbers of equal amounts and labels: entitlements do not heed windows (semantics W14)."""
+        if not self.classes:
+            return dict(numbers)
+        found: dict[Resources, int] = {}
+        for shape, number in numbers.items():
+            tally(found, without_windows(shape), number)
+        return found
 
     def hosts(self, size: Resources) -> int:
         """How many live workers offer that much, granted or not (semantics W7)."""
@@ -232,15 +250,18 @@ class Fleet:
     ) -> Candidates:
         """The live workers with room for `size`, in the order `selection` (semantics P1).
 
-        With `sparing`, those that offer fewer kinds besides those of `size` come first (P1). With `everywhere`, also
-        those that do not meet its demand (P9). Lazy. The fleet must not change during iteration.
+        With `sparing`, those that offer fewer kinds besides those of `size` come first (P1). Then come those that its
+        demand names last for their windows (W14). With `everywhere`, also those that do not meet its demand (P9). Lazy.
+        The fleet must not change during iteration.
         """
         if self._moved:
             self._sync()
-        if not sparing or not self._offered:
+        if not self._offered or not (sparing or has_last(size)):
             return self._in_order(size, selection, everywhere=everywhere)
-        spare = sorted({0, *[_spare(kinds, size) for kinds in self._offered if everywhere or meets(kinds[-1], size)]})
-        return chain.from_iterable([self._in_order(size, selection, number, everywhere=everywhere) for number in spare])
+        usable = [kinds for kinds in self._offered if everywhere or meets(kinds[-1], size)]
+        ranks = sorted({(0, 0), *[_rank(kinds, size, sparing=sparing) for kinds in usable]})
+        ordered = [self._in_order(size, selection, rank, sparing=sparing, everywhere=everywhere) for rank in ranks]
+        return chain.from_iterable(ordered)
 
     def freest(self) -> Iterator[tuple[int, str]]:
         """(free cores, live worker), the most free cores first, then by id. Lazy, as `candidates` is."""
@@ -250,18 +271,24 @@ class Fleet:
             for name, _ in self._of_shapes(list(alike), largest_first=False):
                 yield cores, name  # type: ignore[misc]  # what the shapes have in common are their cores
 
-    def spare_kinds(self, worker: str, size: Resources) -> int:
-        """How many further kinds the worker offers besides those of `size`, and meets of demands (P1, P9)."""
-        return _spare(self._kinds(worker), size)
+    def rank(self, worker: str, size: Resources, *, sparing: bool) -> tuple[int, int]:
+        """What comes before all else in the order of candidates: spare kinds, then windows (semantics P1, W14)."""
+        return _rank(self._kinds(worker), size, sparing=sparing)
 
     def admits(self, worker: str, size: Resources) -> bool:
         """Whether the live worker meets the demand of `size` (semantics P9)."""
         return may_use(Resources(others=self.classes.get(worker, ())), size)
 
     def _in_order(
-        self, size: Resources, selection: str, spare: int | None = None, *, everywhere: bool = False
+        self,
+        size: Resources,
+        selection: str,
+        rank: tuple[int, int] | None = None,
+        *,
+        sparing: bool = False,
+        everywhere: bool = False,
     ) -> Candidates:
-        """The candidates; with `spare`, those that offer so many kinds besides those of `size`."""
+        """The candidates; with `rank`, those of that one alone."""
         _, by, largest_first = WORKER_SELECTIONS[selection]
         if by == "memory":
             shapes = [shape for _, shape in self._by_memory[bisect_left(self._by_memory, (size.memory_mb,)) :]]
@@ -272,8 +299,10 @@ class Fleet:
         if not everywhere and (self.classes or demand_in(size)):
             shapes = [shape for shape in shapes if may_use(shape, size)]
         fitting: Iterable[Shape] = filter(size.fits, shapes)
-        if spare is not None:
-            fitting = [shape for shape in fitting if _spare([kind for kind, _ in shape.others], size) == spare]
+        if rank is not None:
+            fitting = [
+                shape for shape in fitting if _rank([kind for kind, _ in shape.others], size, sparing=sparing) == rank
+            ]
         for _, alike in groupby(fitting, _RANKS[by]):
             yield from self._of_shapes(list(alike), largest_first=largest_first)
 
@@ -288,15 +317,21 @@ class Fleet:
         }
 
     def shape(self, worker: str, free: Resources) -> Shape:
-        """What the worker has free, with every kind that it offers, and its class (semantics P1, P9)."""
-        kinds = self.offering.get(worker)
-        if kinds is None:
-            return self.classed(worker, free)
-        amounts = Resources(free.cores, free.memory_mb, tuple([(kind, free.amount(kind)) for kind in kinds]))
-        return self.classed(worker, amounts)
+        """What the worker has free, with every kind that it offers, and its class by labels (semantics P1, P9)."""
+        return without_windows(self._shape(worker, free))
 
     def classed(self, worker: str, amounts: Resources) -> Resources:
-        """The amounts with the class of the live worker (semantics P9)."""
+        """The amounts with the class of the live worker by labels (semantics P9)."""
+        return without_windows(self._classed(worker, amounts))
+
+    def _shape(self, worker: str, free: Resources) -> Shape:
+        kinds = self.offering.get(worker)
+        if kinds is None:
+            return self._classed(worker, free)
+        amounts = Resources(free.cores, free.memory_mb, tuple([(kind, free.amount(kind)) for kind in kinds]))
+        return self._classed(worker, amounts)
+
+    def _classed(self, worker: str, amounts: Resources) -> Resources:
         met = self.classes.get(worker)
         return amounts if met is None else Resources(amounts.cores, amounts.memory_mb, (*amounts.others, *met))
 
@@ -360,3 +395,8 @@ def _spare(offered: Sequence[str], size: Resources) -> int:
     """How many of the kinds the size does not need, and how many other demands their class meets."""
     kinds, demands = spare_demands(offered, size)
     return len(kinds) - sum([kind in kinds for kind, _ in amounts_in(size).others]) + demands
+
+
+def _rank(offered: Sequence[str], size: Resources, *, sparing: bool) -> tuple[int, int]:
+    """With `sparing` the spare kinds, and how late the worker comes for its windows (semantics P1, W14)."""
+    return _spare(offered, size) if sparing else 0, lateness(offered[-1] if offered else "", size)

@@ -239,7 +239,9 @@ def _fleet_and_places(state: ClusterState) -> Iterator[str]:
     if state.fleet.total != total:
         yield f"the fleet counts {state.fleet.total}, but the live workers offer {total}"
     for worker in live:
-        met = class_of(state.demands.number, worker.labels, worker.taints)
+        windows = [each.id for each in state.windows.values() if worker.id in each.names]
+        windows.sort(key=lambda name: state.windows[name].begin)
+        met = class_of(state.demands.number, worker.labels, worker.taints, windows)
         if (known := state.fleet.classes.get(worker.id, ())) != met:
             yield f"worker {worker.id!r} is of the class {known}, but its labels make {met}"
     if (found := sum(state.fleet.offers().values())) != len(live):

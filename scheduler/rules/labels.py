@@ -1,9 +1,12 @@
-"""Which workers apps may use by their labels (semantics P9).
+"""Which workers apps may use by their labels, and by their windows (semantics P9, W14).
 
 What an app demands of the labels of its workers is one text, "" if nothing. A demand is *in use* while an app has it
 that has not ended; only such demands are compared with workers. The demands that a worker meets are its *class*, which
 stands among the kinds of what it has free, as a kind of which nothing is ever granted. A size that is sought names
 the demand that must be met in the same way. So whatever counts or compares rooms by their amounts tells classes apart.
+
+The windows that are planned for a worker are part of its class. A demand may have a *course* behind it: the windows
+whose workers are left out, and those whose workers come last.
 """
 
 from __future__ import annotations
@@ -19,6 +22,9 @@ MARK = "~"
 """With what the kind begins that names a class or a demand; it comes after all kinds of resources."""
 MOST_DEMANDS = 256
 _BETWEEN_TERMS, _BETWEEN_DEMANDS = "\t", "\n"
+_WINDOWS, _LAST = "\v", "\f"
+"""With what the names of windows begin in a class, and in a demand those that are left out; then those that come last.
+Names that follow each other are parted by it, too."""
 _REQUIRED, _AVOIDED, _TOLERATED = "+", "-", "!"
 
 
@@ -110,6 +116,46 @@ def demand_in(size: Resources) -> str:
     return others[-1][0][1:] if others and others[-1][0][0] == MARK else ""
 
 
+def with_course(demand: str, without: Iterable[str], last: Iterable[str]) -> str:
+    """The demand, to be met on no worker with a window `without`; those `last` come last, the first of them sooner."""
+    return demand + "".join([_WINDOWS + name for name in without]) + "".join([_LAST + name for name in last])
+
+
+class _Asked(NamedTuple):
+    demand: str
+    without: frozenset[str]
+    last: dict[str, int]
+
+
+@lru_cache(4096)
+def _course(demand: str) -> _Asked:
+    before, *last = demand.split(_LAST)
+    plain, *without = before.split(_WINDOWS)
+    return _Asked(plain, frozenset(without), {name: number for number, name in enumerate(last, 1)})
+
+
+def has_last(size: Resources) -> bool:
+    """Whether workers come last for the size because of their windows."""
+    return _LAST in demand_in(size)
+
+
+def lateness(last: str, size: Resources) -> int:
+    """How late a worker comes for its windows, 0 = it has none that matters; `last` of its kinds is its class."""
+    later = _course(demand_in(size)).last
+    if not (later and last and last[0] == MARK):
+        return 0
+    return max([later.get(name, 0) for name in _windows(last)], default=0)
+
+
+def without_windows(room: Resources) -> Resources:
+    """The room, of the class that the worker has by its labels alone."""
+    others = room.others
+    if not (others and others[-1][0][0] == MARK and _WINDOWS in others[-1][0]):
+        return room
+    plain = _named_or_none(others[-1][0].partition(_WINDOWS)[0][1:])
+    return Resources(room.cores, room.memory_mb, (*others[:-1], *plain))
+
+
 def amounts_in(size: Resources) -> Resources:
     """The size without the demand."""
     others = size.others
@@ -118,15 +164,21 @@ def amounts_in(size: Resources) -> Resources:
     return size
 
 
-def class_of(demands: Iterable[str], labels: Mapping[str, str], taints: Collection[str]) -> Amounts:
-    """The class of a worker: which of these demands it meets, "" among them."""
-    return _class({demand for demand in ("", *demands) if met_by(demand, labels, taints)})
+def class_of(
+    demands: Iterable[str], labels: Mapping[str, str], taints: Collection[str], windows: Iterable[str] = ()
+) -> Amounts:
+    """The class of a worker with these windows: which of these demands it meets, "" among them."""
+    return _class({demand for demand in ("", *demands) if met_by(demand, labels, taints)}, windows)
 
 
-def _class(met: set[str]) -> Amounts:
-    if met == {""}:
-        return ()
-    return _named(_BETWEEN_DEMANDS.join(sorted(met)) if met else MARK)
+def _class(met: set[str], windows: Iterable[str]) -> Amounts:
+    text = _BETWEEN_DEMANDS.join(sorted(met)) if met else MARK
+    return _named_or_none(text + "".join([_WINDOWS + name for name in windows]))
+
+
+def _named_or_none(text: str) -> Amounts:
+    """The class of that text; none for workers without windows that meet "" alone, as all do where nobody demands."""
+    return _named(text) if text else ()
 
 
 @lru_cache(4096)
@@ -138,7 +190,14 @@ def _named(text: str) -> Amounts:
 @lru_cache(4096)
 def _members(kind: str) -> frozenset[str]:
     """The demands that a class of that kind meets."""
-    return frozenset() if kind == MARK + MARK else frozenset(kind[1:].split(_BETWEEN_DEMANDS))
+    text = kind[1:].partition(_WINDOWS)[0]
+    return frozenset() if text == MARK else frozenset(text.split(_BETWEEN_DEMANDS))
+
+
+@lru_cache(4096)
+def _windows(kind: str) -> frozenset[str]:
+    """The windows that are planned for a class of that kind."""
+    return frozenset(kind.split(_WINDOWS)[1:])
 
 
 def may_use(room: Resources, size: Resources) -> bool:
@@ -151,14 +210,19 @@ def meets(last: str, size: Resources) -> bool:
     """Whether a worker meets the demand of the size; its class, if it has one, is the `last` of its kinds."""
     others = size.others
     demand = others[-1][0][1:] if others and others[-1][0][0] == MARK else ""
-    return demand in _members(last) if last and last[0] == MARK else not demand
+    is_class = last != "" and last[0] == MARK
+    if _WINDOWS in demand or _LAST in demand:
+        demand, without, _ = _course(demand)
+        if is_class and not without.isdisjoint(_windows(last)):
+            return False
+    return demand in _members(last) if is_class else not demand
 
 
 def spare_demands(offered: Sequence[str], size: Resources) -> tuple[Sequence[str], int]:
     """The kinds without the class among them, and how many demands besides that of the size the class meets (P9)."""
     if not offered or offered[-1][0] != MARK:
         return offered, 0
-    return offered[:-1], len(_members(offered[-1]) - {demand_in(size)})
+    return offered[:-1], len(_members(offered[-1]) - {_course(demand_in(size)).demand})
 
 
 Marks = tuple[tuple[tuple[str, str], ...], tuple[str, ...]]
@@ -196,14 +260,16 @@ class Demands:
                     changed += self._workers[marks]
         return changed
 
-    def join(self, worker: str, labels: Mapping[str, str], taints: tuple[str, ...]) -> Amounts:
-        """The class of a worker that is live from now on."""
+    def join(
+        self, worker: str, labels: Mapping[str, str], taints: tuple[str, ...], windows: Iterable[str] = ()
+    ) -> Amounts:
+        """The class of a worker with these windows that is live from now on."""
         marks = _marks(labels, taints)
         if marks not in self._workers:
             self._workers[marks] = {}
             self._met[marks] = {demand for demand in ("", *self.number) if met_by(demand, labels, taints)}
         self._workers[marks][worker] = None
-        return _class(self._met[marks])
+        return _class(self._met[marks], windows)
 
     def leave(self, worker: str, labels: Mapping[str, str], taints: tuple[str, ...]) -> None:
         """The worker is not live any more."""
@@ -212,6 +278,6 @@ class Demands:
         if not self._workers[marks]:
             del self._workers[marks], self._met[marks]
 
-    def class_of(self, labels: Mapping[str, str], taints: tuple[str, ...]) -> Amounts:
+    def class_of(self, labels: Mapping[str, str], taints: tuple[str, ...], windows: Iterable[str] = ()) -> Amounts:
         """The class of a live worker of these."""
-        return _class(self._met[_marks(labels, taints)])
+        return _class(self._met[_marks(labels, taints)], windows)

@@ -25,10 +25,12 @@ from scheduler.model.events import (
 from scheduler.model.text import few
 from scheduler.rules.closings import SETTLE_MS, ends_within, kept_out, leaving_ms, untold
 from scheduler.rules.entities import window_of
+from scheduler.rules.labels import sought, tried_by, with_course
 from scheduler.rules.validate import MAX_MOMENT, MAX_NAMED, check_identifier, check_name, check_number, check_range
 
 if TYPE_CHECKING:
     from scheduler.model.events import ClusterConfigured
+    from scheduler.model.resources import Resources
     from scheduler.rules.entities import Allocation, App, Window, Worker
     from scheduler.rules.state import ClusterState
 
@@ -63,6 +65,30 @@ def barred(state: ClusterState, app: App, at: int) -> Collection[str]:
     """The workers on which the app gets nothing at time `at` (ms) because of their windows."""
     found = barring(state, app, at)
     return found[0].names if len(found) == 1 else frozenset[str]().union(*[each.names for each in found])
+
+
+def within(state: ClusterState, app: App, at: int, demand: str) -> str:
+    """The demand of the app, without the workers that windows close to it at time `at` (ms).
+
+    What has no maximum runtime comes last to those with a window ahead, the latest one sooner: it would have to leave.
+    """
+    if not state.windows:
+        return demand
+    ahead: list[Window] = []
+    if app.max_runtime_s is None:
+        ahead = [each for each in state.windows.values() if each.concerns(app.spec.company) and at < each.closes]
+        ahead.sort(key=lambda each: -each.begin)
+    return with_course(demand, barring_names(state, app, at), [each.id for each in ahead])
+
+
+def sought_by(state: ClusterState, app: App, size: Resources, at: int) -> Resources:
+    """The size with what the app demands of a worker at time `at` (ms): its labels, and its windows (P9, W14)."""
+    return sought(size, within(state, app, at, app.need.demand))
+
+
+def tries(state: ClusterState, app: App, at: int) -> list[str]:
+    """The demands of the app at time `at` (ms), in the order in which workers are sought by them (P9, W14)."""
+    return [within(state, app, at, demand) for demand in tried_by(app.spec)]
 
 
 def in_the_way(state: ClusterState, window: Window) -> Iterator[Allocation]:

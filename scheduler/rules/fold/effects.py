@@ -34,6 +34,7 @@ def forget_lost(facts: Facts, *workers: str) -> None:
 
 def plan_windows(facts: Facts, *windows: Window) -> None:
     """These windows were added, or are no more: their workers have other ones (semantics W14)."""
+    live: dict[str, None] = {}
     for window in windows:
         known = [window] if window.id in facts.windows else []
         for name in window.workers:
@@ -43,6 +44,14 @@ def plan_windows(facts: Facts, *windows: Window) -> None:
             else:
                 del facts.planned[name]
             facts.changed.workers[name] = None
+            if name in facts.workers and facts.workers[name].status == "alive":
+                live[name] = None
+    reclass(facts, live)
+
+
+def windows_of(facts: Facts, worker: str) -> list[str]:
+    """The windows of the worker, which make up its class (semantics W14)."""
+    return [each.id for each in facts.planned.get(worker, ())]
 
 
 def trust(worker: Worker) -> None:
@@ -61,7 +70,7 @@ def set_live(facts: Facts, worker: Worker, *, was: bool, now: bool) -> None:
     if was == now:
         return
     if now:
-        met = facts.demands.join(worker.id, worker.labels, worker.taints)
+        met = facts.demands.join(worker.id, worker.labels, worker.taints, windows_of(facts, worker.id))
         facts.fleet.join(worker.id, worker.offer, worker.open_to(None), met)
     else:
         facts.demands.leave(worker.id, worker.labels, worker.taints)
@@ -76,14 +85,14 @@ def count_size(facts: Facts, app: App, change: int) -> None:
 
 
 def reclass(facts: Facts, workers: Iterable[str], demands: Collection[str] | None = None) -> None:
-    """These live workers meet other demands than before, these alone if they are stated (semantics P9).
+    """These live workers meet other demands than before, these alone if they are stated, or have other windows (P9).
 
     Who may use the workers, and what fillings hand out, follows.
     """
     changed = False
     for name in workers:
         worker = facts.workers[name]
-        met = facts.demands.class_of(worker.labels, worker.taints)
+        met = facts.demands.class_of(worker.labels, worker.taints, windows_of(facts, name))
         changed = facts.fleet.reclass(name, worker.offer, worker.open_to(None), met) or changed
     if changed:
         facts.filling.forget()

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 from scheduler.model.events import Computed, ExecutorAllocated
 from scheduler.model.resources import NOTHING, UNLIMITED_CORES, UNLIMITED_MEMORY_MB, Resources
 from scheduler.rules.failures import left_out
-from scheduler.rules.labels import may_use, sought
+from scheduler.rules.labels import may_use
 from scheduler.rules.placement.executors import allocation
 from scheduler.rules.placement.sizing import executor_memory_mb, for_tasks, sizes_to_try
+from scheduler.rules.windows import sought_by
 
 if TYPE_CHECKING:
     from scheduler.rules.entities import App
@@ -50,7 +51,7 @@ def _packed(state: ClusterState, apps: list[_Owed]) -> list[ExecutorAllocated]:
     for worker, free in candidates:
         room = free
         for owed in apps:
-            barred = worker in owed.own or not may_use(free, sought(NOTHING, owed.app.need.demand))
+            barred = worker in owed.own or not may_use(free, owed.asked)
             size = None if barred else owed.share_of(room)
             if size is not None:
                 allocations.append(allocation(owed.app, owed.app.next_executor + owed.count, worker, size))
@@ -76,6 +77,8 @@ class _Owed:
     fixed: Resources | None
     """Each executor but for its cores; None if computed, from `sizes`."""
     sizes: list[Resources]
+    asked: Resources
+    """What it demands of a worker: its labels, and its windows (semantics P9, W14)."""
     count: int = 0
 
     def share_of(self, room: Resources) -> Resources | None:
@@ -109,4 +112,4 @@ def _owed(state: ClusterState, app: App, most: Resources | None, without: Collec
     if most is not None:
         left = left.combined(most, min)
     own = {*without, *(executor.worker for executor in app.executors.values())}
-    return _Owed(app, left, own, fixed, sizes)
+    return _Owed(app, left, own, fixed, sizes, sought_by(state, app, NOTHING, state.at))

@@ -13,8 +13,9 @@ from scheduler.model.ids import driver_id
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.failures import left_out
 from scheduler.rules.kinds import with_addresses
-from scheduler.rules.labels import sought, tried_by
+from scheduler.rules.labels import sought
 from scheduler.rules.placement.executors import PLACEMENTS
+from scheduler.rules.windows import sought_by, tries
 
 if TYPE_CHECKING:
     from scheduler.rules.entities import App
@@ -39,7 +40,7 @@ def place_drivers(state: ClusterState, at: int) -> Iterator[DriverAllocated]:
         served, size = app.submitted, app.spec.driver or NOTHING
         if app.tries.driver_after > at or not within_max_drivers(state):
             continue
-        for without, demand in product(left_out(state, app, size, at), tried_by(app.spec)):
+        for without, demand in product(left_out(state, app, size, at), tries(state, app, at)):
             shut, seeking = {*without, *state.indexes.probes.members}, sought(size, demand)
             candidates = state.fleet.candidates(seeking, "worker-id")
             worker = next((name for name, _ in candidates if name not in shut), None)
@@ -62,7 +63,7 @@ def _worker_by_worker(state: ClusterState, at: int) -> Iterator[DriverAllocated]
         served = 0
         while (app := state.indexes.drivers.after(served)) is not None:
             served, size = app.submitted, app.spec.driver or NOTHING
-            seeking = sought(size, app.need.demand)
+            seeking = sought_by(state, app, size, at)
             if app.tries.driver_after <= at and _has_room(state, seeking, (), worker) and within_max_drivers(state):
                 *_, without = left_out(state, app, size, at)
                 if worker not in without:

@@ -54,8 +54,10 @@ def place_near(
                 if worker not in without and state.fleet.admits(worker, seeking)
             ]
             fitting = in_order(near, unit, settings.worker_selection)
-            if state.sparing and (state.fleet.offering or state.fleet.classes):
-                fitting = iter(sorted(fitting, key=lambda one: state.fleet.spare_kinds(one[0], seeking)))
+            if state.fleet.offering or state.fleet.classes:
+                fitting = iter(
+                    sorted(fitting, key=lambda one: state.fleet.rank(one[0], seeking, sparing=state.sparing))
+                )
             counts = put(one_probe(fitting, state.indexes.probes.members, unit), unit, min(wanted.number, affordable))
             if counts:
                 return allocations(app, counts, unit, level)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from scheduler.model.events import Computed
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.failures import closed_to
-from scheduler.rules.labels import sought
 from scheduler.rules.share.demands import staying_of, units_of
 from scheduler.rules.share.entitlement import Entitlement
+from scheduler.rules.windows import sought_by
 
 if TYPE_CHECKING:
     from scheduler.rules.entities import Allocation, App
@@ -132,7 +132,7 @@ class Losses:
             if side_of(theirs, self._claimant) != side or worker.id == one.worker or worker.id in kept or worker.holds:
                 continue
             usable = worker.status == "alive" and worker.suspicion is None
-            usable = usable and state.fleet.admits(worker.id, sought(NOTHING, app.need.demand))
+            usable = usable and state.fleet.admits(worker.id, sought_by(state, app, NOTHING, state.at))
             if (
                 usable
                 and self._left(theirs, other.resources.cores) >= 0

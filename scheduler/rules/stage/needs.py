@@ -20,7 +20,6 @@ from scheduler.model.events import (
 from scheduler.model.resources import NOTHING
 from scheduler.rules.failures import closed_to, kind_of, room_now
 from scheduler.rules.kinds import with_addresses
-from scheduler.rules.labels import sought
 from scheduler.rules.placement.executors import allocation
 from scheduler.rules.share.demands import held_units, units_of
 from scheduler.rules.share.entitlement import Entitlement
@@ -37,6 +36,7 @@ from scheduler.rules.stage.room import (
     unit_of,
 )
 from scheduler.rules.turns import AppTurns
+from scheduler.rules.windows import sought_by
 
 if TYPE_CHECKING:
     from scheduler.rules.entities import Allocation, App, Hold
@@ -87,7 +87,7 @@ def _why_void(state: ClusterState, target: Hold, entitled: Entitlement, at: int)
         return "served"
     if target.worker in closed_to(state, app, at):
         return "unusable"
-    if not state.fleet.admits(target.worker, sought(NOTHING, app.need.demand)):
+    if not state.fleet.admits(target.worker, sought_by(state, app, NOTHING, at)):
         return "unusable"
     told = [] if target.reason == "plan" else [one for one in target.leaving.values() if not one.moved]
     losses = Losses(state, entitled, app, returns=_by_plan(state)) if told else None

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from scheduler.rules.decide import place
 from scheduler.rules.demand import grown
-from scheduler.rules.labels import sought
 from scheduler.rules.placement.classic import pack_worker_by_worker
 from scheduler.rules.placement.drivers import place_drivers
 from scheduler.rules.placement.executors import PLACEMENTS
+from scheduler.rules.windows import sought_by
 
 if TYPE_CHECKING:
     from scheduler.model.events import Event
@@ -37,7 +37,7 @@ def served(state: ClusterState, at: int) -> Iterator[Event]:
 
 def _placed(state: ClusterState, at: int) -> Iterator[Event]:
     def wanted(app: App) -> bool:
-        return bool(app.need.least.cores) and state.fleet.has_room(sought(app.need.least, app.need.demand))
+        return bool(app.need.least.cores) and state.fleet.has_room(sought_by(state, app, app.need.least, at))
 
     if not (state.indexes.owed and state.fleet.most_free_cores()):
         return

@@ -14,6 +14,7 @@ from scheduler.rules.share.demands import size_of, units_of
 from scheduler.rules.share.entitlement import Entitlement
 from scheduler.rules.share.plan import Plan, lingering, plan
 from scheduler.rules.stage.losses import Losses, side_of
+from scheduler.rules.windows import sought_by
 
 if TYPE_CHECKING:
     from scheduler.rules.entities import Allocation, App, Worker
@@ -216,7 +217,7 @@ class Seeking:
     ) -> None:
         self.state, self.entitled, self.app = state, entitled, app
         self.size = unit_of(app)
-        self.sought = sought(self.size, app.need.demand)
+        self.sought = sought_by(state, app, self.size, at)
         self.kept = closed_to(state, app, at)
         self._known = bounds or CheapestFirst(state, entitled)
         self._besides_targets = True
@@ -272,7 +273,7 @@ class Seeking:
         wanted, found = self._known.plan(), list[Room]()
         if not self._known.is_in_plan(self.app):
             return None
-        unit = size_of(self.app) if self.app.unplaced_driver is NOTHING else self.sought
+        unit = size_of(self.app) if self.app.unplaced_driver is NOTHING else sought(self.size, self.app.need.demand)
         for name in wanted.short.get(unit, ()):
             worker = state.workers[name]
             if not self._may_have_target(worker):
@@ -425,7 +426,7 @@ class Destinations:
             return None
         kept = closed_to(state, app, state.at)
         settings = state.settings
-        size = sought(one.resources, app.need.demand)
+        size = sought_by(state, app, one.resources, state.at)
         for name, free in state.fleet.candidates(size, settings.worker_selection, sparing=state.sparing):
             if name == self._worker.id or name in kept or state.workers[name].suspicion is not None:
                 continue

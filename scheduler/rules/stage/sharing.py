@@ -20,7 +20,7 @@ from scheduler.rules.decide import admission, place
 from scheduler.rules.demand import grown
 from scheduler.rules.failures import alike, has_room_now, left_out, room_now
 from scheduler.rules.kinds import with_addresses
-from scheduler.rules.labels import sought, tried_by
+from scheduler.rules.labels import sought
 from scheduler.rules.placement.executors import PLACEMENTS
 from scheduler.rules.share.demands import held_units, wanted_units
 from scheduler.rules.share.entitlement import Entitlement, drivers_of, entitlement
@@ -29,7 +29,7 @@ from scheduler.rules.stage.needs import ended_by_grant, needs, void
 from scheduler.rules.stage.room import Fragments, passes_cap
 from scheduler.rules.stage.slots import slots
 from scheduler.rules.turns import AppTurns
-from scheduler.rules.windows import barred, barring_names
+from scheduler.rules.windows import barring_names, sought_by, tries
 
 _LOOKED_BEHIND = 100
 """So many apps of a user that ask for the same are looked at where windows keep the first from their workers."""
@@ -99,7 +99,7 @@ def _starting(state: ClusterState, entitled: Entitlement, at: int) -> Iterator[E
 
 
 def _home_of(state: ClusterState, app: App, size: Resources, at: int) -> Worker | None:
-    for without, demand in product(left_out(state, app, size, at), tried_by(app.spec)):
+    for without, demand in product(left_out(state, app, size, at), tries(state, app, at)):
         seeking = sought(size, demand)
         fitting = [
             worker
@@ -111,16 +111,18 @@ def _home_of(state: ClusterState, app: App, size: Resources, at: int) -> Worker 
             and state.fleet.admits(worker.id, seeking)
         ]
         if fitting:
-            own = sought(size, app.need.demand)
+            own = sought_by(state, app, size, at)
             return min(fitting, key=lambda worker: _driver_rank(state.fleet, worker, app, own))
     return None
 
 
-def _driver_rank(fleet: Fleet, worker: Worker, app: App, size: Resources) -> tuple[bool, int, int, Resources, str]:
+def _driver_rank(
+    fleet: Fleet, worker: Worker, app: App, size: Resources
+) -> tuple[bool, tuple[int, int], int, Resources, str]:
     own = any(hold.app == app.id for hold in worker.holds.values())
-    spare = fleet.spare_kinds(worker.id, size)
+    rank = fleet.rank(worker.id, size, sparing=True)
     drivers = sum(driver.resources.cores for driver in worker.drivers.values())
-    return not own, spare, -drivers, worker.free, worker.id
+    return not own, rank, -drivers, worker.free, worker.id
 
 
 def _driver(app: App, worker: Worker, size: Resources) -> DriverAllocated:
@@ -194,11 +196,7 @@ def _up_to_entitlements(state: ClusterState, entitled: Entitlement, at: int) -> 
 
 def _may_fit(state: ClusterState, app: App, at: int) -> bool:
     """Whether the least executor of the app has room where it may be (semantics W14)."""
-    size = sought(app.need.least, app.need.demand)
-    if not state.windows:
-        return state.fleet.has_room(size)
-    with state.seen_by(app, barred(state, app, at)):
-        return state.fleet.has_room(size)
+    return state.fleet.has_room(sought_by(state, app, app.need.least, at))
 
 
 def _takes_all_at_once(state: ClusterState) -> bool:

@@ -374,4 +374,4 @@ def test_within_workers_that_offer_as_many_kinds_the_selection_decides(selection
     fleet.leave("b", offers["b"], offers["b"])
     fleet.move("e", offers["e"], Resources(16, 16384))
     assert fleet.live_workers()["e"] == Resources(16, 16384)
-    assert fleet.spare_kinds("e", plain) == 1
+    assert fleet.rank("e", plain, sparing=True) == (1, 0)

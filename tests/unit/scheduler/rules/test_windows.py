@@ -18,6 +18,7 @@ from scheduler.model.commands import (
     ExtendApp,
     LoseWorker,
     RegisterCompany,
+    RegisterKind,
     RemoveCompany,
     RemoveWindow,
     RemoveWorker,
@@ -37,9 +38,11 @@ from scheduler.model.events import (
     WindowRemoved,
     WorkerChanged,
 )
+from scheduler.model.resources import Resources
 from scheduler.rules.assignments import all_grants
 from scheduler.rules.closings import SETTLE_MS
 from scheduler.rules.decide import decide
+from scheduler.rules.fleet import Fleet
 from scheduler.rules.simulate import run_scenario
 from tests.property.given import Cluster, decides_nothing_more, submission, worker
 from tests.unit.recorded import facts
@@ -357,3 +360,65 @@ def test_an_executor_that_leaves_for_a_need_is_told_again_before_a_window() -> N
     assert {each.revoked for each in made.state.executors.values()} == {"window"}
     assert not made.state.holds
     made.check_replay()
+
+
+def test_what_has_no_limit_goes_where_no_window_comes_then_where_one_comes_last() -> None:
+    made = cluster("w1", "w2", "w3", "w4", "w5")
+    made.turn(window(made, "w5"))
+    made.turn(window(made, "w4", window="x2", after=2 * MINUTE))
+    made.turn(window(made, "w3", window="x3", after=3 * MINUTE), window(made, "w1", window="x4", company="b"))
+    driven: dict[str, Any] = {"driver": True, "driver_cores": 8, "driver_memory_mb": 1024, "tasks": 0}
+    assert places(made.turn(asking("a1", 0, **driven, no_requeue=True))) == ["w2"], "the first one by id is w1"
+    order = [places(made.turn(asking(f"b{number}", 8, "b", executor_cores=8))) for number in range(4)]
+    assert order == [["w1"], ["w3"], ["w4"], ["w5"]], "the window for b keeps no app of b out"
+    decides_nothing_more(made.state)
+    assert audit(facts(made)) == []
+
+
+def test_a_window_comes_after_the_kinds_that_an_executor_does_not_need() -> None:
+    made = cluster("w2")
+    made.turn(RegisterKind(kind="gpu"), replace(worker("w1", 8), resources={"gpu": ("0",)}), window(made, "w2"))
+    assert places(made.turn(asking("a1", 4))) == ["w2"], "the worker with a GPU comes last all the same"
+    made.turn(window(made, "w1", window="x2", after=2 * MINUTE))
+    assert places(made.turn(asking("a2", 4, max_runtime_s=10))) == ["w2"]
+
+
+@pytest.mark.parametrize("placement", ["spread", "pack", "classic-spread", "classic-pack"])
+def test_no_placement_grants_on_workers_that_windows_close(placement: str) -> None:
+    made = cluster("w1", "w2", "w3", placement=placement)
+    made.turn(window(made, "w1"), window(made, "w2", window="x2", company="b"))
+    assert places(made.turn(asking("a1", 4, max_runtime_s=300))) == ["w3"]
+    made.turn(asking("a2", 16, max_runtime_s=300))
+    assert {each.worker for each in made.state.executors.values()} == {"w3"}
+    assert "w2" in places(made.turn(asking("b1", 8, "b", max_runtime_s=300)))
+    assert not made.state.workers["w1"].executors
+    decides_nothing_more(made.state)
+    assert audit(facts(made)) == []
+
+
+def test_an_app_with_a_limit_moves_no_worker_in_the_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So what it costs does not grow with the workers that windows close to it."""
+    made = cluster(*[f"w{number}" for number in range(20)])
+    made.turn(window(made, *[f"w{number}" for number in range(19)]))
+    moved: list[str] = []
+    move = Fleet.move
+
+    def noted(self: Fleet, name: str, before: Resources, after: Resources) -> None:
+        moved.append(name)
+        move(self, name, before, after)
+
+    monkeypatch.setattr(Fleet, "move", noted)
+    made.turn(asking("a1", 4, max_runtime_s=300), asking("b1", 4, "b", max_runtime_s=300))
+    assert set(moved) == {"w19"}
+
+
+def test_entitlements_heed_no_window_that_has_not_closed_its_workers() -> None:
+    made = cluster("w1", "w2", reclaim_patience_s=600, min_runtime_s=0)
+    before = made.state.fleet.rooms(), made.state.fleet.offers()
+    made.turn(window(made, "w1"))
+    assert (made.state.fleet.rooms(), made.state.fleet.offers()) == before
+    made.turn(asking("b1", 16, "b"))
+    made.turn(asking("a1", 8, max_runtime_s=300))
+    assert {target.worker for target in made.state.holds.values()} == {"w2"}, "only there it may have room"
+    made.turn(RemoveWindow(window="x1"))
+    assert not made.state.fleet.classes
