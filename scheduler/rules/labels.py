@@ -121,17 +121,17 @@ def with_course(demand: str, without: Iterable[str], last: Iterable[str]) -> str
     return demand + "".join([_WINDOWS + name for name in without]) + "".join([_LAST + name for name in last])
 
 
-class _Asked(NamedTuple):
+class _WithWindows(NamedTuple):
     demand: str
     without: frozenset[str]
     last: dict[str, int]
 
 
 @lru_cache(4096)
-def _course(demand: str) -> _Asked:
+def _course(demand: str) -> _WithWindows:
     before, *last = demand.split(_LAST)
     plain, *without = before.split(_WINDOWS)
-    return _Asked(plain, frozenset(without), {name: number for number, name in enumerate(last, 1)})
+    return _WithWindows(plain, frozenset(without), {name: number for number, name in enumerate(last, 1)})
 
 
 def has_last(size: Resources) -> bool:
