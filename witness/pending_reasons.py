@@ -27,7 +27,7 @@ from scheduler.rules.placement.sizing import executor_memory_mb, for_tasks, smal
 from scheduler.rules.state import ClusterState
 from scheduler.rules.submission import nearest
 from scheduler.rules.views import exclusions, suspicion
-from scheduler.rules.windows import barring
+from scheduler.rules.windows import barring, barring_names, sought_by
 from witness.entitled_reasons import in_need, left_out
 from witness.failing import exclusion_in_words, suspicion_in_words
 
@@ -61,14 +61,18 @@ class Wait(NamedTuple):
 def waits_for(state: ClusterState, app: App) -> Wait | None:
     """Why the app is not admitted (A3) or has no executor (P1); None if it does not wait for either (semantics Z2).
 
-    Where that depends on which workers it may use by their labels, it is said how many these are (P9).
+    Where that depends on which workers it may use, it is said how many its labels and windows exclude (P9, W14).
     """
     wait = _waits_for(state, app)
     if wait is not None and state.windows and wait.cause in _WITHOUT_WORKER:
         wait = _closed_to_all(state, app) or wait
-    if wait is None or wait.cause not in _OF_WORKERS or not (app.need.demand or _any_taint(state)):
+    if wait is None or wait.cause not in _OF_WORKERS:
         return wait
-    return wait._replace(tell=partial(_within_labels, state, app, wait.tell))
+    if app.need.demand or _any_taint(state):
+        wait = wait._replace(tell=partial(_within_labels, state, app, wait.tell))
+    if state.windows and wait.rule != "W14":
+        wait = wait._replace(tell=partial(_beside_windows, state, app, wait.tell))
+    return wait
 
 
 def _any_taint(state: ClusterState) -> bool:
@@ -88,6 +92,34 @@ def _within_labels(state: ClusterState, app: App, tell: Callable[[], Told]) -> T
         return f"its labels let it use none of {workers}: {each}", facts
     text, others = tell()
     return f"{text}; its labels let it use {usable} of {workers}: {each}", {**others, **facts}
+
+
+def _beside_windows(state: ClusterState, app: App, tell: Callable[[], Told]) -> Told:
+    """What keeps the app waiting, and how many workers each window excludes (semantics W14)."""
+    text, facts = tell()
+    there = sum([worker.status == "alive" or worker.window != "" for worker in state.workers.values()])
+    closed, excluding = barring_names(state, app, state.at), dict[str, int]()
+    for window in state.windows.values():
+        known = [state.workers[name] for name in window.workers if name in state.workers]
+        number = sum([each.window == window.id or (each.status == "alive" and window.id in closed) for each in known])
+        if number:
+            excluding[window.id] = number
+    if not excluding:
+        return text, facts
+    said = [f"{_span(state.windows[name])} excludes {number}" for name, number in excluding.items()]
+    listed = [{**_as_json(state.windows[name]), "excludes": number} for name, number in excluding.items()]
+    more = f"{text}; of {there} worker{'s' * (there != 1)}, {'; '.join(said[:_NAMED])}"
+    return more, {**facts, "windows": listed}
+
+
+def _span(window: Window, where: str = "") -> str:
+    """Which window, for whom, `where`, and from when to when."""
+    whose = f" for company {window.company}" if window.company else ""
+    return f"window {window.id}{whose}{where} from {moment(window.begin)} to {moment(window.end)}"
+
+
+def _as_json(window: Window) -> dict[str, Any]:
+    return {"window": window.id, "begin": window.begin, "end": window.end, "company": window.company or None}
 
 
 def _waits_for(state: ClusterState, app: App) -> Wait | None:
@@ -246,7 +278,7 @@ def _for_placement(state: ClusterState, app: App) -> Wait:
     kept = kept_from(state, app, state.at)
     with state.seen_by(app, kept):
         size = _smallest(state, app)
-        room = state.fleet.has_room(sought(size, app.need.demand))
+        room = state.fleet.has_room(sought_by(state, app, size, state.at))
     if room:
         if app.demand.wanted:
             return Wait("locality", "L5", partial(_preferring, state, app))
@@ -316,19 +348,16 @@ def _until_windows(state: ClusterState, app: App, found: Sequence[tuple[Window, 
     """Which windows are in the way, on which workers, and until when."""
     windows = {window.id: window for window, _ in found}
     said = []
-    for name, window in windows.items():
+    for window in windows.values():
         workers = [worker.id for each, worker in found if each is window]
-        whose = f" for company {window.company}" if window.company else ""
-        span = f"window {name}{whose} on {few(workers, _NAMED)} from {moment(window.begin)} to "
-        said.append(span + moment(window.end))
+        said.append(_span(window, f" on {few(workers, _NAMED)}"))
     text = f"it may not run within {'; '.join(said)}"
     if app.max_runtime_s is not None and any(state.at < each.closes for each in windows.values()):
         text += f", and its maximum runtime of {app.max_runtime_s} s is not over before"
-    listed = [
-        {"window": each.id, "begin": each.begin, "end": each.end, "company": each.company or None}
-        for each in windows.values()
-    ]
-    return text, {"windows": listed, "workers": sorted({worker.id for _, worker in found})[:100]}
+    return text, {
+        "windows": [*map(_as_json, windows.values())],
+        "workers": sorted({worker.id for _, worker in found})[:100],
+    }
 
 
 def _excluded(state: ClusterState, app: App) -> Told:

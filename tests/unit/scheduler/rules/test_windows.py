@@ -47,6 +47,7 @@ from scheduler.rules.simulate import run_scenario
 from tests.property.given import Cluster, decides_nothing_more, submission, worker
 from tests.unit.recorded import facts
 from witness.audit.audit import audit
+from witness.pending_reasons import waits_for
 from witness.whatif import Rules, replayed
 
 GRACE_S = 5
@@ -422,3 +423,28 @@ def test_entitlements_heed_no_window_that_has_not_closed_its_workers() -> None:
     assert {target.worker for target in made.state.holds.values()} == {"w2"}, "only there it may have room"
     made.turn(RemoveWindow(window="x1"))
     assert not made.state.fleet.classes
+
+
+def test_explain_says_how_many_workers_a_window_excludes_whatever_else_keeps_the_app() -> None:
+    made = cluster("w1", "w2", "w3", "w4", reclaim_patience_s=600, min_runtime_s=0)
+    made.turn(asking("b1", 32, "b"))
+    made.turn(window(made, "w1", "w2"))
+    made.turn(asking("a1", 8, max_runtime_s=300), asking("a2", 4))
+    found = waits_for(made.state, made.state.apps["a1"])
+    assert found is not None
+    assert found.cause == "need"
+    text, told = found.tell()
+    planned = made.state.windows["x1"]
+    span = "from 1970-01-01 00:01:04.000Z to 1970-01-01 00:02:04.000Z"
+    assert text.endswith(f"; of 4 workers, window x1 {span} excludes 2"), text
+    assert told["windows"] == [
+        {"window": "x1", "begin": planned.begin, "end": planned.end, "company": None, "excludes": 2}
+    ]
+    unlimited = waits_for(made.state, made.state.apps["a2"])
+    assert unlimited is not None
+    assert "window" not in unlimited.tell()[0], "it may still start there"
+    made.turn(after_s=45)
+    assert [each.status for each in made.state.workers.values()].count("draining") == 2
+    unlimited = waits_for(made.state, made.state.apps["a2"])
+    assert unlimited is not None
+    assert unlimited.tell()[0].endswith(f"; of 4 workers, window x1 {span} excludes 2")
