@@ -474,7 +474,8 @@ def _in_the_way(state: ClusterState, around: Around) -> Holds:
         end = "" if begun else f", which {'has' if len(apps) == 1 else 'have'} no end before it,"
         verb = "runs" if len(held) == 1 else "run"
         sentence = f"window {window.id} {when}, and {what}{end} still {verb} there"
-        yield window.id, sentence, window.begin if begun else max(1, window.begin - WINDOW_MS)
+        since = min([each.granted_at for each in held])
+        yield window.id, sentence, max(1, window.begin - WINDOW_MS, window.added, since)
 
 
 def _worker_disk(_: ClusterState, around: Around) -> Holds:

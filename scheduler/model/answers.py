@@ -205,6 +205,9 @@ class DriverHeld(Camel, frozen=True, kw_only=True):
     memory: int
     resources: dict[str, list[str]] | None = None
     status: str
+    leaves_before: str | None = None
+    """The window before which it is put back or killed, at the latest by `deadline` (semantics W14)."""
+    deadline: int | None = None
 
 
 class Exclusion(Camel, frozen=True, kw_only=True):

@@ -252,6 +252,8 @@ class Window:
     notice_s: int
     company: str = ""
     reason: str = ""
+    added: int = 0
+    """When (ms) it was added."""
     names: frozenset[str] = field(init=False)
     """Its workers."""
 
@@ -272,9 +274,9 @@ class Window:
         return not self.company or self.company != company
 
 
-def window_of(event: WindowAdded) -> Window:
-    """The window that was added."""
-    return Window(event.window, event.workers, event.begin, event.end, event.notice_s, event.company, event.reason)
+def window_of(event: WindowAdded, at: int) -> Window:
+    """The window that was added at `at` (ms)."""
+    return Window(event.window, event.workers, event.begin, event.end, event.notice_s, event.company, event.reason, at)
 
 
 class Election(NamedTuple):

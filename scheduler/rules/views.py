@@ -174,7 +174,9 @@ def app(state: ClusterState, *, app: str) -> AppDetails:
         supervise=spec.supervise,
         asked_by=dict(found.asked) or None,
         admitted_seq=found.admitted or None,
-        driver=DriverHeld(driver=found.driver.id, **_held(found.driver)) if found.driver is not None else None,
+        driver=DriverHeld(driver=found.driver.id, **_held(found.driver), **_leaving(state, found.driver))
+        if found.driver is not None
+        else None,
         executors=[
             ExecutorHeld(
                 executor=held.id,

@@ -232,7 +232,7 @@ def _added(state: ClusterState, command: AddWindow, at: int) -> list[Event]:
         company=command.company,
         reason=command.reason,
     )
-    window = window_of(added)
+    window = window_of(added, at)
     _check_free(state, window)
     _check_in_time(state, window, at)
     return [added]

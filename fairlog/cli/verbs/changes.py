@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Literal
 
 import click
 
+from fairlog.cli import render
 from fairlog.cli.choice import Choice, app_argument, chosen_apps, full_id, full_ids, picked
 from fairlog.cli.completion import complete
 from fairlog.cli.decorators import on_cluster
@@ -37,8 +39,9 @@ from scheduler.model.commands import (
     ScaleApp,
     SignalApp,
 )
-from scheduler.model.errors import UnknownExecutor
+from scheduler.model.errors import UnknownApp, UnknownExecutor
 from scheduler.model.ids import app_of
+from scheduler.model.text import few
 
 if TYPE_CHECKING:
     from fairlog.cli.session import Session
@@ -298,11 +301,36 @@ def _only(chosen: Choice, *states: str) -> Choice:
 def extend(session: Session, *, app: tuple[str, ...], by_s: int, beyond_maximum: bool) -> int:
     """Let apps run longer than their maximum runtime.
 
-    Without --beyond-maximum, at most as long as the setting max_max_runtime_s or the company's own maximum allows.
+    Without --beyond-maximum, at most as long as the setting max_max_runtime_s or the company's own maximum allows. No
+    extension keeps an app on a worker past the beginning of a window: it says what leaves before, and when.
     """
-    return send_each(
-        session,
-        full_ids(session, app),
-        lambda name: ExtendApp(app=name, by_s=by_s, beyond_maximum=beyond_maximum),
-        "extended",
+    names = full_ids(session, app)
+    code = send_each(
+        session, names, lambda name: ExtendApp(app=name, by_s=by_s, beyond_maximum=beyond_maximum), "extended"
     )
+    for said in ending_before(session, names):
+        render.say(said)
+    return code
+
+
+def ending_before(session: Session, names: Sequence[str]) -> Iterator[str]:
+    """What of these apps leaves before their time is over, because a window begins on its worker (semantics W14)."""
+    if not session.ask("windows"):
+        return
+    for name in names:
+        try:
+            shown = session.ask("app", app=name)
+        except UnknownApp:
+            continue
+        parts = [*shown["executors"], *([shown["driver"]] if shown["driver"] else [])]
+        early = [
+            each
+            for each in parts
+            if each.get("leavesBefore") and shown["expiresAt"] and each["deadline"] < shown["expiresAt"]
+        ]
+        if early:
+            first = min(early, key=lambda each: (each["deadline"], each["worker"]))
+            yield (
+                f"Note: what runs of {name} on worker {few(sorted({each['worker'] for each in early}), 3)} leaves "
+                f"sooner, by {render.second(first['deadline'])}, before the window {first['leavesBefore']} begins"
+            )

@@ -138,8 +138,7 @@ class Helper:
         data = event["data"]
         match event["type"]:
             case "ExecutorRevoked" if data["reason"] == "reclaimed":
-                why = f"fairlog: it leaves for {data['claimant']} of {data['claimant_company']}"
-                self._tell("LEAVES", str(number_of(data["executor"])), why)
+                self._tell("LEAVES", str(number_of(data["executor"])), f"fairlog: it leaves {before_what(data)}")
             case "ExecutorRemoved":
                 code, detail = data["exit_code"], data["detail"]
                 by_app = data["reason"] == "failed" and (detail.startswith("used") or code not in (_SIGKILL, None))
@@ -181,6 +180,15 @@ class Helper:
         """Say nothing more: Python aborts if a thread writes while the process ends."""
         with self._lock:
             self._silent = True
+
+
+def before_what(told: Event) -> str:
+    """For what an executor leaves that was told so: another app, or a window (semantics H7, W14)."""
+    return (
+        f"before the window {told['window']}"
+        if told.get("window")
+        else f"for {told['claimant']} of {told['claimant_company']}"
+    )
 
 
 def main() -> None:

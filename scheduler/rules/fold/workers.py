@@ -76,7 +76,7 @@ def _worker_changed(facts: Facts, event: events.WorkerChanged) -> None:
 
 
 def _window_added(facts: Facts, event: events.WindowAdded) -> None:
-    facts.windows[event.window] = window = window_of(event)
+    facts.windows[event.window] = window = window_of(event, facts.at)
     plan_windows(facts, window)
 
 

@@ -505,3 +505,11 @@ def test_the_jar_is_what_its_source_compiles_to(tmp_path: Path) -> None:
         pytest.skip("javac or Spark is not installed")
     made = classes(home_of_spark(), tmp_path)
     assert made == {name: data for name, data in contents().items() if name.endswith(".class")}
+
+
+def test_a_driver_is_told_for_what_an_executor_leaves() -> None:
+    told: dict[str, Any] = {"claimant": "app-2", "claimant_company": "globex", "window": ""}
+    assert helper.before_what(told) == "for app-2 of globex"
+    assert (
+        helper.before_what({"claimant": None, "claimant_company": None, "window": "disks"}) == "before the window disks"
+    )

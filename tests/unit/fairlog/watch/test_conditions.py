@@ -443,6 +443,16 @@ def test_a_window_that_begins_soon_names_what_is_in_its_way_and_has_no_end() -> 
     assert "`fairlog window remove disks`" in one.do
     [late] = found(state, GOOD._replace(now=begin + MIN_MS))
     assert late.sentence == "window disks has begun, and 2 executors of a0, a1 still run there"
+    assert late.since == one.since, "it has been in the way since before"
+
+
+def test_a_window_is_in_the_way_since_it_was_added_and_since_what_runs_there_was_granted() -> None:
+    state = with_window(NOW + 20 * MIN_MS, None)
+    [one] = found(state, GOOD._replace(now=NOW + 10 * MIN_MS))
+    assert one.since == NOW
+    state.executors["a0.0"].granted_at = NOW + 5 * MIN_MS
+    [one] = found(state, GOOD._replace(now=NOW + 10 * MIN_MS))
+    assert one.since == NOW + 5 * MIN_MS
 
 
 def every_condition() -> list[Found]:
