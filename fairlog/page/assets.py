@@ -9,8 +9,9 @@ from hashlib import blake2b
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import quote
 
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 FOLDER = Path(__file__).parent / "static"
 VIEWS = ("/", "/apps", "/app", "/company", "/workers", "/fairness", "/log", "/what-if", "/settings")
 """The addresses of the views; each is the same document, which shows the view of its address."""
+_GUESSED = {"/app": "/app?id=", "/apps": "/app?id=", "/company": "/company?name=", "/workers": "/workers?worker="}
+"""Where a name behind a view's address leads: people write `/app/report-7`, as the API's addresses are."""
 _MEDIA = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
@@ -69,8 +72,17 @@ def routes() -> list[Route]:
 
         return send
 
+    def leading_to(view: str, address: str) -> Callable[[Request], Awaitable[Response]]:
+        async def lead(request: Request) -> Response:
+            name, more = request.path_params["name"], request.url.query
+            to = f"{address}{quote(name, safe='')}" if name else view
+            return RedirectResponse(f"{to}{'&' if name else '?'}{more}" if more else to, headers=HEADERS)
+
+        return lead
+
     named = [Route(f"/page/{name}", endpoint(asset)) for name, asset in assets().items() if name != "index.html"]
-    return [*(Route(view, document) for view in VIEWS), *named]
+    guessed = [Route(f"{view}/{{name:path}}", leading_to(view, address)) for view, address in _GUESSED.items()]
+    return [*(Route(view, document) for view in VIEWS), *named, *guessed]
 
 
 def lost(request: Request) -> Response | None:

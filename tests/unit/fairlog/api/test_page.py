@@ -292,3 +292,21 @@ def test_the_page_is_one_document_with_files_that_may_run_nothing_else(api: Hand
         text = file.read_text()
         for word in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "onclick=", "http://"):
             assert word not in text.replace("http://www.w3.org", ""), (file.name, word)
+
+
+@pytest.mark.parametrize(
+    ("guessed", "address"),
+    [
+        ("/app/report-7", "/app?id=report-7"),
+        ("/apps/a%26b?at=12", "/app?id=a%26b&at=12"),
+        ("/company/acme", "/company?name=acme"),
+        ("/workers/w1", "/workers?worker=w1"),
+        ("/apps/", "/apps"),
+    ],
+)
+def test_a_name_behind_a_views_address_leads_there(api: Handlers, guessed: str, address: str) -> None:
+    async def story(client: httpx.AsyncClient) -> None:
+        answer = await client.get(guessed)
+        assert (answer.status_code, answer.headers["location"]) == (307, address)
+
+    told(api, story)
