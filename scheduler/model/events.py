@@ -201,6 +201,7 @@ class ClusterConfigured(_EventFields, frozen=True):
     notify_targets: str = ""
     idle_end_s: int | None = None
     max_min_runtime_s: int = 3600
+    backfill: bool = False
 
 
 class KindRegistered(_EventFields, frozen=True):

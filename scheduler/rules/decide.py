@@ -21,6 +21,7 @@ from scheduler.model.sender import NOBODY, By
 from scheduler.model.targets import check_allowed
 from scheduler.model.text import MAX_DETAIL, one_line
 from scheduler.rules import membership, windows
+from scheduler.rules.backfill import lending
 from scheduler.rules.demand import after_removal, backlog, gave_back, scaled, stopped
 from scheduler.rules.entities import Allocation, App, Company, Worker
 from scheduler.rules.failures import could_host_elsewhere, left_out
@@ -215,18 +216,20 @@ def place(state: ClusterState, app: App, at: int, most: Resources | None = None)
     """The executors that `app` gets next at time `at` (ms), grouped by worker in the order of the candidates.
 
     With `most`, only whole executors that fit into that much (semantics P6). Room that is held for the app counts (H6),
-    workers that are closed to it do not (W7, W14). The caller folds them before it calls again. None fits at present if
-    it is empty.
+    and where there is no other, what is lent to it until it ends (H11); workers that are closed to it do not (W7, W14).
+    The caller folds them before it calls again. None fits at present if it is empty.
     """
     if not app.owed:
         return []
-    if not (app.troubles or app.holds):
+    lent = lending(state, app, at)
+    if not (app.troubles or app.holds or lent):
         return _place(state, app, at, most)
-    for without in left_out(state, app, app.need.least, at):
-        with state.seen_by(app, without):
-            granted = _place(state, app, at, most, without)
-        if granted:
-            return granted
+    for lends in ((), lent) if lent else ((),):
+        for without in left_out(state, app, app.need.least, at):
+            with state.seen_by(app, without, lends):
+                granted = _place(state, app, at, most, without)
+            if granted:
+                return granted
     return []
 
 

@@ -5,7 +5,7 @@ They are changed by `ClusterState.apply` alone; what is asked of one here follow
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -226,13 +226,17 @@ class Worker:
                 for address in addresses:
                     yield kind, address
 
-    def open_to(self, app: str | None) -> Resources:
-        """What is free and not held for another app (semantics H6), None = held for nobody; nothing if shut (W8)."""
+    def open_to(self, app: str | None, lending: Collection[int] = ()) -> Resources:
+        """What is free and not held for another app (H6), None = held for nobody; nothing if shut (W8).
+
+        What the targets `lending` hold is open as well (semantics H11).
+        """
         if self.shut:
             return NOTHING
         if not self.holds:
             return self.free
-        held = sum((hold.amounts for hold in self.holds.values() if hold.app != app), NOTHING)
+        others = [hold.amounts for hold in self.holds.values() if hold.app != app and hold.id not in lending]
+        held = sum(others, NOTHING)
         return (self.free - held).at_least(NOTHING)
 
     @property

@@ -9,7 +9,7 @@ looks at all.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import takewhile
 
@@ -269,11 +269,15 @@ class Facts:
         return [followers.members[rank] for rank in sorted(ranks)]
 
     @contextmanager
-    def seen_by(self, app: App, without: Collection[str] = ()) -> Iterator[None]:
-        """Have the fleet show what is open to the app: also room that is held for it, nothing `without` (H6, W7)."""
-        names = dict.fromkeys((*[hold.worker for hold in app.holds.values()], *without))
+    def seen_by(self, app: App, without: Collection[str] = (), lending: Sequence[Hold] = ()) -> Iterator[None]:
+        """Have the fleet show what is open to the app: also room that is held for it, nothing `without` (H6, W7).
+
+        And the room of the targets that are `lending` theirs to it (semantics H11).
+        """
+        names = dict.fromkeys((*[hold.worker for hold in (*app.holds.values(), *lending)], *without))
+        lent = [hold.id for hold in lending]
         seen = [
-            (worker, worker.open_to(None), NOTHING if worker.id in without else worker.open_to(app.id))
+            (worker, worker.open_to(None), NOTHING if worker.id in without else worker.open_to(app.id, lent))
             for worker in map(self.workers.get, names)
             if worker is not None and worker.status == "alive"
         ]

@@ -6,6 +6,7 @@ from collections.abc import Collection, Hashable, Iterator
 from typing import TYPE_CHECKING
 
 from scheduler.model.events import Event, ExecutorRemoved, WorkerCleared, WorkerProbed, WorkerSuspected
+from scheduler.rules.backfill import later_dates, lending
 from scheduler.rules.placement.executors import PLACEMENTS
 from scheduler.rules.placement.sizing import size_now
 from scheduler.rules.trouble import exclude_after, excluded, suspect_failures
@@ -66,8 +67,9 @@ def alike(state: ClusterState, app: App, at: int) -> Hashable:
 
 
 def kind_of(state: ClusterState, app: App, at: int) -> Hashable:
-    """What the app needs, and which windows keep it from their workers (semantics W14)."""
-    return (id(app.need), *barring_names(state, app, at)) if state.windows else id(app.need)
+    """What the app needs, which windows keep it from their workers, and which targets lend it room (W14, H11)."""
+    later = later_dates(state, app, at)
+    return (id(app.need), later, *barring_names(state, app, at)) if later or state.windows else id(app.need)
 
 
 def closed_to(state: ClusterState, app: App, at: int) -> Collection[str]:
@@ -91,9 +93,10 @@ def room_now(state: ClusterState, app: App, at: int, known: dict[Hashable, bool]
 
 def has_room_now(state: ClusterState, app: App, at: int) -> bool:
     """Whether a live worker has room for an executor of the app, and it may have it at time `at` (ms) (W7, P1)."""
-    if not is_choosy(state, app):
+    lent = lending(state, app, at)
+    if not (lent or is_choosy(state, app)):
         return state.fleet.has_room(sought_by(state, app, size_now(state.fleet, app.need), at))
-    with state.seen_by(app, closed_to(state, app, at)):
+    with state.seen_by(app, closed_to(state, app, at), lent):
         return state.fleet.has_room(sought_by(state, app, size_now(state.fleet, app.need), at))
 
 

@@ -47,6 +47,10 @@ def _needy(app: App) -> Place | None:
     return ("", app.admitted) if app.lack.units and app.admitted and app.ended is None else None
 
 
+def _targeted(app: App) -> Place | None:
+    return ("", (app.lack.date, app.id)) if app.holds and app.lack.units and app.ended is None else None
+
+
 def _wishes(app: App) -> Place | None:
     wishes = app.demand.target is not None and app.admitted and not app.over
     return ("", app.demand.stated) if wishes else None
@@ -116,6 +120,8 @@ class Indexes:
         """The admitted apps whose driver waits for a worker, by submission (semantics D1)."""
         self.needy: Keyed[App] = Keyed(_needy)
         """The admitted apps that have a need, by admission (semantics H6)."""
+        self.targeted: Keyed[App] = Keyed(_targeted)
+        """The apps that have a need and targets, by its date (semantics H6)."""
         self.wishes: Keyed[App] = Keyed(_wishes)
         """The admitted apps whose stated demand is not met yet, by the position of the statement (semantics L1)."""
         self.followers: Keyed[App] = Keyed(_followers)
@@ -124,7 +130,10 @@ class Indexes:
         """The apps that the next turn lets be ready, or removes, by submission (semantics J2)."""
         self.owned: Keyed[App] = Keyed(_owned)
         """The apps that have not ended and whose owner shows signs of life, by name (semantics G4)."""
-        self.of_apps = self.owed, self.drivers, self.needy, self.wishes, self.followers, self.judged, self.owned
+        self.of_apps = (
+            *(self.owed, self.drivers, self.needy, self.targeted),
+            *(self.wishes, self.followers, self.judged, self.owned),
+        )
         self.suspects: Keyed[Worker] = Keyed(_suspects)
         """The suspected workers, all of them live, by name (semantics W8)."""
         self.probes: Keyed[Worker] = Keyed(_probes)

@@ -19,6 +19,7 @@ from scheduler.model.ids import driver_id, executor_id
 from scheduler.model.resources import NOTHING, Resources, amounts_of
 from scheduler.rules.accounts import KINDS, OF_A_COMPANY
 from scheduler.rules.admission.limits import HIGHEST, NAMES, RATE, kind_of
+from scheduler.rules.backfill import lent_on
 from scheduler.rules.entities import App, Hold, Worker
 from scheduler.rules.facts import Facts
 from scheduler.rules.kinds import check_addresses, check_kind, check_registered, check_still_offered
@@ -380,7 +381,7 @@ def _granted(state: Facts, app: App | None, event: events.ExecutorAllocated | ev
     if not event.resources.fits(worker.free):
         return "P1", f"worker {event.worker!r} has {worker.free} free, no room for {event.resources}"
     if worker.holds:
-        open_to = worker.open_to(event.app)
+        open_to = worker.open_to(event.app, lent_on(state, worker, app))
         if not open_to.covers(event.resources):
             return "H6", f"on worker {event.worker!r} only {open_to} are not held for others"
     return _free_addresses(worker, event) if event.addresses or event.resources.others else None

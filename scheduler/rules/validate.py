@@ -67,8 +67,11 @@ _URL = re.compile(r"[a-z][a-z0-9+.-]*://\S{1,1000}")
 _PASSWORD = re.compile(r"://[^/]*:[^/]*@")
 _PART = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?%?|[0-9]{1,9}/[1-9][0-9]{0,8}")
 
-NEW_SETTINGS: Mapping[str, Any] = {"reclaim_patience_s": 3600}
-"""What a new log states beside the defaults of an earlier one: what was lent comes back by a date (semantics H7)."""
+NEW_SETTINGS: Mapping[str, Any] = {"reclaim_patience_s": 3600, "backfill": True}
+"""What a new log states beside the defaults of an earlier one.
+
+What was lent comes back by a date (semantics H7); what surely ends before uses the room until then (H11).
+"""
 NEW_CLUSTER = ClusterConfigured(**NEW_SETTINGS)
 """The settings that the first master of a new log states."""
 

@@ -18,6 +18,7 @@ from scheduler.model.events import (
     TargetSet,
 )
 from scheduler.model.resources import NOTHING
+from scheduler.rules.backfill import ending_by
 from scheduler.rules.failures import closed_to, kind_of, room_now
 from scheduler.rules.kinds import with_addresses
 from scheduler.rules.placement.executors import allocation
@@ -95,6 +96,8 @@ def _why_void(state: ClusterState, target: Hold, entitled: Entitlement, at: int)
         return "stays"
     room = worker.open_to(app.id) + coming(state, worker)
     passes = passes_cap(state, app.spec.company, state.companies[app.spec.company].staying, target.amounts)
+    if not room.covers(target.amounts):
+        room += ending_by(state, worker, app.lack.date, at)
     return None if passes and room.covers(target.amounts) else "unusable"
 
 

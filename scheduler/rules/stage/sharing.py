@@ -15,10 +15,11 @@ from scheduler.model.events import AppAdmitted, DriverAllocated, Event
 from scheduler.model.ids import driver_id
 from scheduler.model.quota import Quota
 from scheduler.model.resources import NOTHING, Resources
+from scheduler.rules.backfill import later_dates, lending, rooms_lent
 from scheduler.rules.closings import ends_within
 from scheduler.rules.decide import admission, place
 from scheduler.rules.demand import grown
-from scheduler.rules.failures import alike, has_room_now, left_out, room_now
+from scheduler.rules.failures import alike, has_room_now, kind_of, left_out, room_now
 from scheduler.rules.kinds import with_addresses
 from scheduler.rules.labels import sought
 from scheduler.rules.placement.executors import PLACEMENTS
@@ -29,10 +30,10 @@ from scheduler.rules.stage.needs import ended_by_grant, needs, void
 from scheduler.rules.stage.room import Fragments, passes_cap
 from scheduler.rules.stage.slots import slots
 from scheduler.rules.turns import AppTurns
-from scheduler.rules.windows import barring_names, sought_by, tries
+from scheduler.rules.windows import barring, sought_by, tries
 
 _LOOKED_BEHIND = 100
-"""So many apps of a user that ask for the same are looked at where windows keep the first from their workers."""
+"""So many apps of a user that ask for the same are looked at where room is closed to the first until a time."""
 
 if TYPE_CHECKING:
     from scheduler.rules.entities import App, Worker
@@ -176,7 +177,7 @@ def _lowest_first(state: ClusterState, apps: Iterable[App]) -> AppTurns[tuple[st
 
 def _up_to_entitlements(state: ClusterState, entitled: Entitlement, at: int) -> Iterator[Event]:
     """Executors up to entitlements, the lowest granted share first, one at a time if not all demand fits (H5)."""
-    if not (state.holds or state.fleet.most_free_cores()):
+    if not _has_any_room(state):
         return
     below = [app for app in state.indexes.owed if app.need.executor.cores and entitled.missing(app) > 0]
     whole = len(below) == 1 or entitled.whole or _takes_all_at_once(state)
@@ -195,8 +196,17 @@ def _up_to_entitlements(state: ClusterState, entitled: Entitlement, at: int) -> 
 
 
 def _may_fit(state: ClusterState, app: App, at: int) -> bool:
-    """Whether the least executor of the app has room where it may be (semantics W14)."""
-    return state.fleet.has_room(sought_by(state, app, app.need.least, at))
+    """Whether the least executor of the app has room where it may be (semantics W14, H11)."""
+    lent, size = lending(state, app, at), sought_by(state, app, app.need.least, at)
+    if not lent:
+        return state.fleet.has_room(size)
+    with state.seen_by(app, (), lent):
+        return state.fleet.has_room(size)
+
+
+def _has_any_room(state: ClusterState) -> bool:
+    """Whether a live worker has any cores free, be they held for a target."""
+    return bool(state.holds) or state.fleet.most_free_cores() > 0
 
 
 def _takes_all_at_once(state: ClusterState) -> bool:
@@ -229,7 +239,7 @@ def _lent(state: ClusterState, entitled: Entitlement, at: int) -> Iterator[Event
         return
     needed = Needed(state, entitled, at)
     again = True
-    while again and state.fleet.most_free_cores():
+    while again and _has_any_room(state):
         wanting = _wanting(state, at)
         whole = len(wanting) == 1 or _takes_all_at_once(state)
         order = _lowest_first(state, wanting)
@@ -302,19 +312,29 @@ class Needed:
 def _heads(state: ClusterState, at: int) -> list[App]:
     """The pending apps to which room may be lent: of each user the first ones by what they ask (semantics H4).
 
-    Behind one that windows keep from their workers, the next that other windows do (W14).
+    Behind one for which it ends too late, the next that ends sooner (W14, H11).
     """
     found: list[App] = []
+    rooms = rooms_lent(state)
     for line in state.queue.foremost():
         first = line.items[line.begin]
         found.append(first)
-        if state.windows and (kept := barring_names(state, first, at)):
-            seen, lasting = {kept}, {ends_within(state.settings, first, at)}
-            for app in line.items[line.begin + 1 : line.begin + _LOOKED_BEHIND]:
-                if (lasts := ends_within(state.settings, app, at)) in lasting:
-                    continue  # of one company, so the same windows keep it out
-                lasting.add(lasts)
-                if (kept := barring_names(state, app, at)) not in seen:
-                    seen.add(kept)
-                    found.append(app)
+        if not (barring(state, first, at) or _ends_too_late(state, first, rooms, at)):
+            continue
+        seen, lasting = {kind_of(state, first, at)}, {ends_within(state.settings, first, at)}
+        for app in line.items[line.begin + 1 : line.begin + _LOOKED_BEHIND]:
+            if (lasts := ends_within(state.settings, app, at)) in lasting:
+                continue  # of one company, so the same windows keep it out
+            lasting.add(lasts)
+            if (kind := kind_of(state, app, at)) not in seen:
+                seen.add(kind)
+                found.append(app)
     return [app for app in found if app.spec.driver is None]
+
+
+def _ends_too_late(state: ClusterState, app: App, rooms: list[Resources], at: int) -> bool:
+    """Whether one of those rooms, which targets lend, would do for the app if it ended sooner (semantics H11)."""
+    for room in rooms:
+        if room.covers(app.need.least):
+            return later_dates(state, app, at) < len(state.indexes.targeted)
+    return False

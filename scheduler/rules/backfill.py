@@ -1,0 +1,88 @@
+"""Backfill: what surely ends before a target's date uses its room until then (semantics H11)."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import TYPE_CHECKING
+
+from scheduler.model.resources import NOTHING, Resources
+from scheduler.rules.closings import ends_within
+
+if TYPE_CHECKING:
+    from scheduler.rules.entities import App, Hold, Worker
+    from scheduler.rules.facts import Facts
+
+START_MS = 60_000
+"""So much time an executor has to start: its app's runtime counts from then on (semantics X1)."""
+MOST = 16
+"""The room of so many targets is lent to one app, those with the latest dates."""
+
+
+def later_dates(state: Facts, app: App, at: int) -> int:
+    """How many apps with targets have dates before which all has ended that the app gets at `at` (ms)."""
+    if app.max_runtime_s is None or not state.settings.backfill:
+        return 0
+    dates = state.indexes.targeted.groups.get("")
+    if dates is None:
+        return 0
+    ends = at + START_MS + ends_within(state.settings, app, at)
+    return len(dates) - bisect_left(dates, (ends, ""))
+
+
+def lending(state: Facts, app: App, at: int) -> list[Hold]:
+    """The targets of others whose room the app may use at `at` (ms), since it ends before their dates.
+
+    Not those whose room is complete: their apps can have it now.
+    """
+    number = later_dates(state, app, at)
+    if not number:
+        return []
+    targeted = state.indexes.targeted
+    dates, found = targeted.groups[""], []
+    for index in range(len(dates) - 1, len(dates) - 1 - number, -1):
+        other = targeted.members[dates[index]]
+        if other is not app:
+            found += [hold for hold in other.holds.values() if _room_of(state, hold) != NOTHING]
+        if len(found) >= MOST:
+            break
+    return found[:MOST]
+
+
+def _room_of(state: Facts, hold: Hold) -> Resources:
+    """What is free where the target is, nothing if that is all that it waits for."""
+    worker = state.workers.get(hold.worker)
+    if worker is None or worker.status != "alive" or worker.free.covers(hold.amounts):
+        return NOTHING
+    return worker.free
+
+
+def rooms_lent(state: Facts) -> list[Resources]:
+    """What is free where targets are, which they may lend."""
+    if not state.settings.backfill:
+        return []
+    rooms = [_room_of(state, hold) for hold in state.holds.values()]
+    return [room for room in rooms if room != NOTHING]
+
+
+def lent_on(state: Facts, worker: Worker, app: App) -> list[int]:
+    """The targets on the worker before whose dates the app would end if it began now."""
+    if app.max_runtime_s is None or not state.settings.backfill:
+        return []
+    ends = state.at + ends_within(state.settings, app, state.at)
+    return [hold.id for hold in worker.holds.values() if hold.app in state.apps and ends <= date_of(state, hold)]
+
+
+def date_of(state: Facts, hold: Hold) -> int:
+    """When (ms) who leaves for the target leaves at the latest (semantics H7)."""
+    return state.apps[hold.app].lack.date
+
+
+def ending_by(state: Facts, worker: Worker, date: int, at: int) -> Resources:
+    """What executors on the worker have that were not told to leave and surely end by that date (ms)."""
+    found = NOTHING
+    for one in worker.executors.values() if state.settings.backfill else ():
+        app = state.apps[one.app]
+        limited = one.status != "stopping" and app.max_runtime_s is not None
+        if limited and at + ends_within(state.settings, app, at) <= date:
+            found += one.resources
+    return found
