@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from scheduler.rules.entities import App, Hold, Worker
     from scheduler.rules.facts import Facts
 
-START_MS = 60_000
-"""So much time an executor has to start: its app's runtime counts from then on (semantics X1)."""
+STARTS_WITHIN = 4
+"""So many times `worker_timeout_s` an executor has to start: its app's runtime counts from then on (semantics X1)."""
 MOST = 16
 """The room of so many targets is lent to one app, those with the latest dates."""
 
@@ -25,7 +25,7 @@ def later_dates(state: Facts, app: App, at: int) -> int:
     dates = state.indexes.targeted.groups.get("")
     if dates is None:
         return 0
-    ends = at + START_MS + ends_within(state.settings, app, at)
+    ends = at + STARTS_WITHIN * state.settings.worker_timeout_s * 1000 + ends_within(state.settings, app, at)
     return len(dates) - bisect_left(dates, (ends, ""))
 
 

@@ -238,14 +238,29 @@ def tries(state: ClusterState, app: App) -> list[set[str]]:
     return found
 
 
-def seen(state: ClusterState, app: App, without: set[str]) -> ClusterState:
-    """The state with what is free to the app for what is free, nothing on some workers (semantics P8, W7, W8)."""
+def seen(state: ClusterState, app: App, without: set[str], *, lent: bool = False) -> ClusterState:
+    """The state with what is free to the app for what is free, nothing on some workers (semantics P8, W7, W8, H11)."""
     shown = copy(state)
     shown.workers = {
-        name: replace(worker, free=NOTHING if name in without else worker.open_to(app.id), holds={})
+        name: replace(worker, free=NOTHING if name in without else open_to(state, worker, app, lent=lent), holds={})
         for name, worker in state.workers.items()
     }
     return shown
+
+
+def open_to(state: ClusterState, worker: Worker, app: App, *, lent: bool) -> Resources:
+    """What is free to the app; `lent`: also where somebody else's target is that it ends before (semantics H6, H11)."""
+    mine = worker.open_to(app.id)
+    if not lent or app.max_runtime_s is None or not worker.holds:
+        return mine
+    (target,) = worker.holds.values()
+    settings, claimant = state.settings, state.apps[target.app]
+    ran_ms = app.ran_ms + (0 if app.running_since is None else state.at - app.running_since)
+    left_ms = max(0, app.max_runtime_s * 1000 - ran_ms)
+    grace_s = max(settings.kill_grace_s, app.spec.grace_s or 0)
+    ends = state.at + left_ms + 1000 * (grace_s + 5 + 4 * settings.worker_timeout_s)
+    incomplete = not worker.free.covers(target.amounts)
+    return worker.free if incomplete and claimant.lack.units and ends <= claimant.lack.date else mine
 
 
 def most_on(worker: Worker) -> int:
@@ -255,10 +270,11 @@ def most_on(worker: Worker) -> int:
 
 def next_placement(state: ClusterState, app: App) -> list[tuple[str, int, int]]:
     """(worker, cores, MiB) of each executor that the app gets next (semantics S2-S5, P1-P8, D1, W7)."""
-    for without in tries(state, app):
-        placed = _next_placement(seen(state, app, without), app)
-        if placed:
-            return placed
+    for lent in (False, True) if state.settings.backfill else (False,):
+        for without in tries(state, app):
+            placed = _next_placement(seen(state, app, without, lent=lent), app)
+            if placed:
+                return placed
     return []
 
 

@@ -28,6 +28,9 @@ CHOICES: dict[str, st.SearchStrategy[object]] = {
     "user_policy": st.sampled_from(sorted(USER_POLICIES)),
     "app_policy": st.sampled_from(sorted(APP_POLICIES)),
     "half_life_s": st.sampled_from([3600, 9]),
+    "backfill": st.booleans(),
+    "default_max_runtime_s": st.sampled_from([None, 60]),
+    "reclaim_patience_s": st.sampled_from([5, 300]),
 }
 
 

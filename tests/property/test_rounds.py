@@ -22,6 +22,7 @@ from scheduler.model.commands import (
 )
 from scheduler.model.errors import CommandRejected
 from scheduler.model.events import Event, ExecutorAllocated
+from scheduler.rules.entities import Allocation
 from scheduler.rules.state import ClusterState
 from tests.property.given import Cluster, decides_nothing_more
 from tests.property.lawful import within_cap
@@ -34,7 +35,7 @@ PLACEMENTS = ("spread", "spread", "pack", "classic-spread", "classic-pack")
 class Settling:
     """A small cluster whose executors leave at their deadlines, and the states in which it was since the last input."""
 
-    def __init__(self, random: Random) -> None:
+    def __init__(self, random: Random, *, backfill: bool = False) -> None:
         self._events = 0
         self._seen: dict[tuple[Any, ...], int] = {}
         least = random.choice((2, 2, 4))
@@ -48,6 +49,10 @@ class Settling:
             "spare_resources": random.random() < 0.8,
             "never_fits": "wait",
         }
+        if backfill:
+            settings |= {"backfill": True, "reclaim_patience_s": 3600}
+        self.lent = 0
+        """How many executors were granted room that is kept for others."""
         self.cluster = Cluster(settings, before=self._watch, each_event=False, each_refusal=False)
         self.losses = 0
 
@@ -60,7 +65,7 @@ class Settling:
     def settle(self, most: int | None = None) -> None:
         """Let those leave who are told to, the first deadline first, until nobody is, or so many have left."""
         state = self.cluster.state
-        while leaving := [one for one in state.executors.values() if one.status == "stopping"]:
+        while leaving := self._leaving():
             if most == 0:
                 return
             most = None if most is None else most - 1
@@ -73,6 +78,17 @@ class Settling:
             assert now not in self._seen, f"after {self.losses} losses all is as it was after {self._seen[now]}"
             self._seen[now] = self.losses
 
+    def _leaving(self) -> list[Allocation]:
+        """Who was told to leave; if nobody was, who is told because an app's maximum runtime is over."""
+        state = self.cluster.state
+        while True:
+            found = [one for one in state.executors.values() if one.status == "stopping"]
+            limited = [app for app in state.apps.values() if app.max_runtime_s and app.executors and not app.over]
+            if found or not (limited and state.holds):
+                return found
+            left_ms = min(1000 * (app.max_runtime_s or 0) - app.ran_by(state.at) for app in limited)
+            self._turn(after_s=max(0, left_ms) // 1000 + 1)
+
     def _turn(self, *commands: Command, after_s: int = 1) -> None:
         self._events = 0
         events = self.cluster.turn(*commands, after_s=after_s)
@@ -83,6 +99,8 @@ class Settling:
 
     def _watch(self, state: ClusterState, event: Event) -> None:
         within_cap(state, event)
+        if isinstance(event, ExecutorAllocated):
+            self.lent += not state.workers[event.worker].open_to(event.app).covers(event.resources)
         self._events += 1
         assert self._events <= MOST_EVENTS, "a turn has no end"
 
@@ -127,7 +145,7 @@ def _company(random: Random, name: str, cores: int) -> RegisterCompany:
             return RegisterCompany(company=name)
 
 
-def _app(random: Random, number: int, *, large: bool) -> SubmitApp:
+def _app(random: Random, number: int, *, large: bool, limited: bool = False) -> SubmitApp:
     about: dict[str, Any] = {"tasks": 1000, "memory_per_task_mb": random.choice((None, 256, 1024))}
     about["cores"] = random.choice((2, 3, 4, 6, 8, 12, 16, 24))
     match random.randrange(6):
@@ -150,11 +168,13 @@ def _app(random: Random, number: int, *, large: bool) -> SubmitApp:
     if random.random() < 0.3:
         about[random.choice(("require", "avoid", "prefer_labels"))] = (random.choice(("zone=north", "zone=south")),)
     about["tolerate"] = ("spot",) if random.random() < 0.3 else ()
+    if limited and random.random() < 0.8:
+        about["max_runtime_s"] = random.choice((60, 200, 480))
     company, user = random.choice("abc"), random.choice(("ann", "bob"))
     return SubmitApp(app=f"app-{number}", company=company, user=user, command=("true",), **about)
 
 
-def _change(random: Random, state: ClusterState, number: int, *, large: bool) -> Command:
+def _change(random: Random, state: ClusterState, number: int, *, large: bool, limited: bool = False) -> Command:
     """What happens to a cluster that has apps: most often another one comes."""
     apps = [app.id for app in state.apps.values() if app.ended is None]
     executors = [one.id for one in state.executors.values() if one.status != "stopping"]
@@ -171,30 +191,35 @@ def _change(random: Random, state: ClusterState, number: int, *, large: bool) ->
         case 5:
             return ConfigureCluster(settings={"placement": random.choice(PLACEMENTS)})
         case _:
-            return _app(random, number, large=large)
+            return _app(random, number, large=large, limited=limited)
 
 
-def settled(seed: int, *, large: bool = False) -> int:
-    """A random cluster with a dozen inputs, or two, after some of which it comes to rest; how many executors left."""
+def settled(seed: int, *, large: bool = False, backfill: bool = False) -> Settling:
+    """A random cluster with a dozen inputs, or two, after some of which it comes to rest."""
     random = Random(seed)
-    settling = Settling(random)
+    settling = Settling(random, backfill=backfill)
     workers = _workers(random, large=large)
     cores = sum(worker.cores for worker in workers)
     begun: list[Command] = [RegisterKind(kind="gpu"), *[_company(random, name, cores) for name in "abc"], *workers]
     for command in begun:
         settling.take(command)
     for number in range(24 if large else 12):
-        settling.take(_change(random, settling.cluster.state, number, large=large))
+        settling.take(_change(random, settling.cluster.state, number, large=large, limited=backfill))
         settling.settle(most=random.choice((0, 1, None)))
     settling.settle()
-    return settling.losses
+    return settling
 
 
 @pytest.mark.parametrize("first", range(0, 200, 50))
 def test_no_state_comes_again(first: int) -> None:
-    assert sum([settled(seed) for seed in range(first, first + 50)]) > 50
+    assert sum([settled(seed).losses for seed in range(first, first + 50)]) > 50
 
 
 @pytest.mark.parametrize("first", range(0, 30, 10))
 def test_no_state_comes_again_where_there_are_more_workers_and_gpus(first: int) -> None:
-    assert sum([settled(seed, large=True) for seed in range(first, first + 10)]) > 50
+    assert sum([settled(seed, large=True).losses for seed in range(first, first + 10)]) > 50
+
+
+@pytest.mark.parametrize("first", range(0, 60, 30))
+def test_no_state_comes_again_where_room_is_lent_until_a_date(first: int) -> None:
+    assert sum([settled(seed, large=True, backfill=True).lent for seed in range(first, first + 30)]) > 2

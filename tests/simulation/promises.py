@@ -409,7 +409,9 @@ class Witness:
                 raise PromiseBroken(7, f"{app.app} is admitted at {seq} after {name}:{condition}, which is {how}")
 
     def _check_holds(self, granted: ExecutorAllocated | DriverAllocated, seq: int) -> None:
-        """Check that the grant takes no room that is being made for another app (semantics H6)."""
+        """Check that the grant takes no room that is being made for another app, if it is not lent (H6, H11)."""
+        if self.state.settings.backfill and self.apps[granted.app].max_runtime_s is not None:
+            return  # by when it ends is checked by the facts
         kept = [
             target for target in self._kept.values() if target.worker == granted.worker and target.app != granted.app
         ]

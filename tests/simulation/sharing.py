@@ -63,6 +63,8 @@ class Sharing:
                     raise RuleBroken("H6", f"{len(state.holds)} targets of at most {most} are there, and one more")
             case ExecutorRevoked(why=str()):
                 self._tells(state, event)
+            case ExecutorAllocated():
+                self._is_gone_by_the_date(state, event, at)
             case SlotAwaited():
                 self._slots[event.app] = event.date
                 whole, rest = divmod(event.date - at, 1000 * state.settings.slot_s)
@@ -81,6 +83,18 @@ class Sharing:
         if event.date not in (at + patience, self._dates.get(event.app)):
             raise RuleBroken("H7", f"the need of {event.app} has its date {event.date - at} ms from now")
         self._dates[event.app] = event.date
+
+    def _is_gone_by_the_date(self, state: ClusterState, event: ExecutorAllocated, at: int) -> None:
+        """Check that room of a target is granted only to what ends before its date, and not once it is complete."""
+        worker, app = state.workers[event.worker], state.apps[event.app]
+        others = [target for target in worker.holds.values() if target.app != event.app]
+        beside = worker.free - sum([target.amounts for target in others], NOTHING)
+        for target in others if not event.resources.fits(beside) else ():
+            starts_ms = 4000 * state.settings.worker_timeout_s
+            ends = at + starts_ms + _left_ms(state, app, at)
+            complete = worker.free.covers(target.amounts)
+            if not state.settings.backfill or complete or ends > self._dates.get(target.app, 0):
+                raise RuleBroken("H11", f"{event.executor} gets room on {worker.id} that is made for {target.app}")
 
     def _tells(self, state: ClusterState, event: ExecutorRevoked) -> None:
         with _rule("H6"):
@@ -107,6 +121,27 @@ class Sharing:
         _has_entered(state, entitled)
         _has_targets(state, entitled)
         _is_lent(state)
+        _targets_come(state)
+
+
+def _left_ms(state: ClusterState, app: App, at: int) -> float:
+    """How long the app may run on, its grace and what windows leave besides included."""
+    if app.max_runtime_s is None:
+        return float("inf")
+    ran_ms = app.ran_ms + (0 if app.running_since is None else at - app.running_since)
+    grace_s = max(state.settings.kill_grace_s, app.spec.grace_s or 0)
+    return max(0, app.max_runtime_s * 1000 - ran_ms) + 1000 * (grace_s + 5)
+
+
+def _targets_come(state: ClusterState) -> None:
+    """Check that each target has its room by its date: what is not free leaves, or surely ends by then (H7, H11)."""
+    for target in state.holds.values():
+        worker, date = state.workers[target.worker], state.apps[target.app].lack.date
+        ends = [one for one in worker.executors.values() if one.status != "stopping" and one.app != target.app]
+        gone = [one for one in ends if state.at + _left_ms(state, state.apps[one.app], state.at) <= date]
+        room = worker.free + worker.leaving + sum([one.resources for one in gone], NOTHING)
+        if not room.covers(target.amounts):
+            raise RuleBroken("H11", f"{target.app} has a target on {worker.id} that has no room by its date")
 
 
 def _comes_in_no_window(state: ClusterState, event: Event, at: int) -> None:

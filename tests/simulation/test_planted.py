@@ -167,7 +167,7 @@ def what_leaves_for_a_claim_does_not_end_its_tasks(patch: pytest.MonkeyPatch) ->
 
 
 def room_that_is_made_for_a_need_is_given_to_anybody(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Worker, "open_to", lambda worker, _app: NOTHING if worker.shut else worker.free)
+    patch.setattr(Worker, "open_to", lambda worker, *_: NOTHING if worker.shut else worker.free)
 
 
 def companies_are_lent_more_than_their_caps(patch: pytest.MonkeyPatch) -> None:
@@ -228,6 +228,11 @@ def nobody_leaves_before_a_window(patch: pytest.MonkeyPatch) -> None:
 def windows_keep_nobody_out(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("scheduler.rules.windows.barring", lambda *_: [])
     patch.setattr("scheduler.rules.failures.barring", lambda *_: [])
+
+
+def targets_lend_their_room_for_any_time(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("scheduler.rules.backfill.later_dates", lambda state, *_: len(state.indexes.targeted))
+    patch.setattr("scheduler.rules.preconditions.lent_on", lambda _, worker, __: [*worker.holds])
 
 
 def failed_tasks_are_tried_again_at_once(patch: pytest.MonkeyPatch) -> None:
@@ -341,6 +346,7 @@ PLANTS: dict[Plant, Found] = {
     labels_exclude_no_worker: Found("P9"),
     nobody_leaves_before_a_window: Found("W14"),
     windows_keep_nobody_out: Found("W14"),
+    targets_lend_their_room_for_any_time: Found("H11"),
     failed_tasks_are_tried_again_at_once: Found(6),
     masters_permit_everything: Found(9, accounts=True),
     unsigned_messages_are_taken: Found(9, from_seed=40, accounts=True),

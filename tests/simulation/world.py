@@ -130,6 +130,8 @@ class World:
         """What apps are drawn from in clusters whose companies differ in little: shares are often equal (H3)."""
         self.windows = Random(f"windows {seed}") if self.door is None and seed % 6 == 4 else None
         """What windows are drawn from, in clusters that have some (semantics W14)."""
+        self.backfill = Random(f"backfill {seed}") if seed % 7 == 5 else None
+        """What maximum runtimes are drawn from, in clusters that lend the room of targets (semantics H11)."""
         self.weights = [weight * random.choice((0, 1, 4)) for weight in _CHANCES.values()]
         self.weights[0] = _CHANCES[_submit]
         self.kinds = random.sample(FAULTS, random.randrange(1, len(FAULTS) + 1))
@@ -337,6 +339,7 @@ class World:
         settings |= {"min_runtime_s": rules.choice((0, 2)), "kill_grace_s": 1}
         settings |= {"reclaim_patience_s": rules.choice((None, 0, 2, 2)), "retry_backoff_s": rules.choice((1, 1, 2))}
         settings |= {"slot_s": Random(f"slots {self.seed}").choice((0, 0, 2))}
+        settings |= {} if self.backfill is None else {"backfill": True, "reclaim_patience_s": 30}
         quotas = Random(f"quotas {self.seed}")
         given = QUOTAS if self.alike is None and quotas.random() < 0.3 else ({},)
         companies = [RegisterCompany(company=company, **quotas.choice(given)) for company in COMPANIES]
@@ -639,9 +642,7 @@ def _submit(world: World) -> None:
     about |= {"priority": random.choice((0, 0, 1, -5)), "hold": random.random() < 0.06}
     if world.alike is None:
         about["cores_per_task"] = Random(f"{world.seed} {name}").choice((None, None, 1, 1, 2, 3))
-    if random.random() < 0.15:
-        about["max_runtime_s"] = random.choice((1, 2, 5))
-        about["warn"] = random.choice((None, ("USR1", 1))) if about["max_runtime_s"] > 1 else None
+    about |= _limit(world)
     command = SubmitApp(
         app=name,
         name=POISON if random.random() < 0.04 else "",
@@ -659,6 +660,17 @@ def _submit(world: World) -> None:
     world.natures[name] = Nature(random.choice((20, 500, 3_000, 8_000)), fails, fails_once, missing_on)
     identity = f"submit-{name}"
     world._ask(command, identity, fault=random.random() < 0.3)
+
+
+def _limit(world: World) -> dict[str, Any]:
+    """For how long an app may run, if not for any time."""
+    random, found = world.random, dict[str, Any]()
+    if random.random() < 0.15:
+        found["max_runtime_s"] = random.choice((1, 2, 5))
+        found["warn"] = random.choice((None, ("USR1", 1))) if found["max_runtime_s"] > 1 else None
+    if world.backfill is not None and world.backfill.random() < 0.6:
+        return {"max_runtime_s": world.backfill.choice((2, 4))}
+    return found
 
 
 def _marks(random: Random, number: int) -> dict[str, Any]:
