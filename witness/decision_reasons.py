@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Collection, Container, Mapping
 from typing import Any, NamedTuple
 
+from recovery.replay.bounds import moment
 from scheduler.model.events import Computed, DriverAllocated, ExecutorAllocated, Fixed, OnePerWorker
 from scheduler.model.resources import Resources
 from scheduler.model.text import few
 from scheduler.rules.admission.company import COMPANY_POLICIES
+from scheduler.rules.backfill import date_of, lending
 from scheduler.rules.decide import place
 from scheduler.rules.entities import App
 from scheduler.rules.failures import left_out
@@ -113,12 +115,17 @@ def why_executors(state: ClusterState, app: App, event: ExecutorAllocated, at: i
         together += [granted.executor for granted in place(state, app, at)]
     tries = left_out(state, app, app.need.least, at)
     without = next((names for names in tries if event.worker not in names), ())
-    with state.seen_by(app, without):
+    kept = not state.workers[event.worker].open_to(app.id).covers(event.resources)
+    lent = lending(state, app, at) if kept else []
+    with state.seen_by(app, without, lent):
         reasons, candidates = _seen(state, app, event, at)
-    if without or state.windows:
+    if without or state.windows or lent:
         workers = reasons["workers"]
         text = workers["text"] + _without(without, "where executors of it failed (W7)")
         text += _without(barred(state, app, at), "which have a window (W14)")
+        if lent:
+            dates = {hold.worker: f"{hold.app} by {moment(date_of(state, hold))}" for hold in lent}
+            text += f"; room on {event.worker} is kept for {dates[event.worker]}, by when it has ended (H11)"
         reasons["workers"] = _reason(workers["rule"], text)
     return Batch(together, reasons, candidates)
 

@@ -6,9 +6,13 @@ from typing import Any
 
 import pytest
 
+from recovery.replay.bounds import moment
 from scheduler.model.commands import ConfigureCluster, EndedExecutor, ExtendApp, KillApp, StartedExecutor, SubmitApp
 from scheduler.model.events import AppExpired, ExecutorAllocated, ExecutorRevoked, TargetEnded, TargetSet
 from tests.property.given import Cluster, decides_nothing_more
+from tests.unit.recorded import facts
+from witness.audit.audit import audit
+from witness.explain import explain
 
 PATIENCE_S = 3600
 GRACE_S = 30
@@ -71,6 +75,14 @@ def test_an_app_that_is_gone_by_the_date_uses_the_room_until_then(waiting: Clust
     assert granted(submit(waiting, "short", "a", 8, max_runtime_s=LONGEST_S - 1)) == [("short", "w1")]
     assert granted(end(waiting, "lent.0")) == []  # the room is complete only once both are gone
     assert granted(end(waiting, "short.0", 60)) == [("large", "w1")]
+
+
+def test_the_audit_finds_the_same_and_the_explanation_says_until_when(waiting: Cluster) -> None:
+    submit(waiting, "short", "a", 8, max_runtime_s=600)
+    assert audit(facts(waiting.records)) == []
+    (why,) = explain(facts(waiting.records), "short")["executors"]
+    date = moment(waiting.state.apps["large"].lack.date)
+    assert f"; room on w1 is kept for large by {date}, by when it has ended (H11)" in why["why"]["workers"]
 
 
 def test_nothing_is_lent_to_what_may_run_longer_or_for_any_time(waiting: Cluster) -> None:
