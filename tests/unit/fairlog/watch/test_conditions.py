@@ -446,7 +446,7 @@ def test_a_window_that_begins_soon_names_what_is_in_its_way_and_has_no_end() -> 
     assert late.since == one.since, "it has been in the way since before"
 
 
-def test_a_window_is_in_the_way_since_it_was_added_and_since_what_runs_there_was_granted() -> None:
+def test_a_window_is_in_the_way_since_it_was_added_and_what_runs_was_granted() -> None:
     state = with_window(NOW + 20 * MIN_MS, None)
     [one] = found(state, GOOD._replace(now=NOW + 10 * MIN_MS))
     assert one.since == NOW
