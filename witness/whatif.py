@@ -64,6 +64,10 @@ _DECIDED = events.ExecutorsRequested | events.RoomReserved | events.WorkerSuspec
 """Events that follow from others by the rules (semantics L1, L2, W8), like the removal of an expired app (X2)."""
 
 
+_OF_ITS_MASTER = events.SealEvent | events.RefusalsOmitted
+"""Events of the log's own masters, which follow neither from commands nor from the rules: no other log has them."""
+
+
 class Input(NamedTuple):
     """A command, or an event about how an app ran, and the id of the command that caused it."""
 
@@ -354,7 +358,8 @@ class OtherWorld(World):
     def _compare(self, turn: Turn, logged: LoggedTurn) -> None:
         """Separate the apps whose events differ from the logged ones; only their work counts from now on."""
         here = [entry.event for entry in turn.entries]
-        if self.in_step and [*map(_worded, here)] == [*map(_worded, logged.events)]:
+        there = [event for event in logged.events if not isinstance(event, _OF_ITS_MASTER)]
+        if self.in_step and [*map(_comparable, here)] == [*map(_comparable, there)]:
             return
         self.in_step = False
         mine, theirs = _by_app(here), _by_app(logged.events)
@@ -502,14 +507,14 @@ def _assume(turn: Turn, command: Command, cause: str = "") -> list[Event]:
     return turn.take(command, cause, ASSUMED)
 
 
-def _worded(event: Event) -> Event:
-    """The event without the sentence of a refusal, which another version may word differently."""
-    return replace(event, message="") if isinstance(event, CommandRefused) else event
-
-
 def _comparable(event: Event) -> Event:
-    """The event without shares, which depend on other apps, and positions, which depend on other events."""
+    """The event without shares, which depend on other apps, positions, which depend on other events, and sentences.
+
+    Another version may word a refusal differently.
+    """
     match event:
+        case CommandRefused():
+            return replace(event, message="")
         case events.AppAdmitted():
             return replace(event, share="")
         case events.ExecutorRevoked():

@@ -34,6 +34,8 @@ from scheduler.model.events import (
     Event,
     ExecutorAllocated,
     ExecutorRevoked,
+    KeyChanged,
+    MasterElected,
     RevocationWithdrawn,
     WindowRemoved,
     WorkerChanged,
@@ -448,3 +450,21 @@ def test_explain_says_how_many_workers_a_window_excludes_whatever_else_keeps_the
     unlimited = waits_for(made.state, made.state.apps["a2"])
     assert unlimited is not None
     assert unlimited.tell()[0].endswith(f"; of 4 workers, window x1 {span} excludes 2")
+
+
+def test_the_same_rules_decide_the_same_where_no_master_served_at_the_end_of_a_window() -> None:
+    """What the log's masters sign is in no other log, and lets nobody think that it decides otherwise."""
+    made = cluster("w1")
+    signing = made.begin()
+    signing.record(KeyChanged(key="k1", public="00"))
+    signing.settle()
+    made._note(signing)
+    made.turn(window(made, "w1"), asking("a1", 8))
+    made.turn(after_s=45)
+    taking_over = made.begin(after_s=600)
+    taking_over.record(MasterElected(master="another"))
+    taking_over.settle()
+    made._note(taking_over)
+    assert not made.state.windows
+    made.turn(asking("b1", 8, "b"))
+    assert replayed(facts(made), Rules(settings={}))["firstDifference"] is None
