@@ -427,7 +427,7 @@ def test_entitlements_heed_no_window_that_has_not_closed_its_workers() -> None:
     assert not made.state.fleet.classes
 
 
-def test_explain_says_how_many_workers_a_window_excludes_whatever_else_keeps_the_app() -> None:
+def test_explain_says_how_many_workers_a_window_excludes() -> None:
     made = cluster("w1", "w2", "w3", "w4", reclaim_patience_s=600, min_runtime_s=0)
     made.turn(asking("b1", 32, "b"))
     made.turn(window(made, "w1", "w2"))
@@ -452,7 +452,7 @@ def test_explain_says_how_many_workers_a_window_excludes_whatever_else_keeps_the
     assert unlimited.tell()[0].endswith(f"; of 4 workers, window x1 {span} excludes 2")
 
 
-def test_the_same_rules_decide_the_same_where_no_master_served_at_the_end_of_a_window() -> None:
+def test_the_same_rules_decide_the_same_where_nobody_served_at_a_windows_end() -> None:
     """What the log's masters sign is in no other log, and lets nobody think that it decides otherwise."""
     made = cluster("w1")
     signing = made.begin()
