@@ -177,7 +177,7 @@ def _lowest_first(state: ClusterState, apps: Iterable[App]) -> AppTurns[tuple[st
 
 def _up_to_entitlements(state: ClusterState, entitled: Entitlement, at: int) -> Iterator[Event]:
     """Executors up to entitlements, the lowest granted share first, one at a time if not all demand fits (H5)."""
-    if not _has_any_room(state):
+    if not (state.holds or state.fleet.most_free_cores()):
         return
     below = [app for app in state.indexes.owed if app.need.executor.cores and entitled.missing(app) > 0]
     whole = len(below) == 1 or entitled.whole or _takes_all_at_once(state)
@@ -202,11 +202,6 @@ def _may_fit(state: ClusterState, app: App, at: int) -> bool:
         return state.fleet.has_room(size)
     with state.seen_by(app, (), lent):
         return state.fleet.has_room(size)
-
-
-def _has_any_room(state: ClusterState) -> bool:
-    """Whether a live worker has any cores free, be they held for a target."""
-    return bool(state.holds) or state.fleet.most_free_cores() > 0
 
 
 def _takes_all_at_once(state: ClusterState) -> bool:
@@ -239,7 +234,7 @@ def _lent(state: ClusterState, entitled: Entitlement, at: int) -> Iterator[Event
         return
     needed = Needed(state, entitled, at)
     again = True
-    while again and _has_any_room(state):
+    while again and (state.fleet.most_free_cores() or rooms_lent(state)):
         wanting = _wanting(state, at)
         whole = len(wanting) == 1 or _takes_all_at_once(state)
         order = _lowest_first(state, wanting)
