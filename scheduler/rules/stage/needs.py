@@ -19,7 +19,7 @@ from scheduler.model.events import (
 )
 from scheduler.model.resources import NOTHING
 from scheduler.rules.backfill import ending_by
-from scheduler.rules.failures import closed_to, kind_of, room_now
+from scheduler.rules.failures import closed_to, room_now
 from scheduler.rules.kinds import with_addresses
 from scheduler.rules.placement.executors import allocation
 from scheduler.rules.share.demands import held_units, units_of
@@ -158,7 +158,7 @@ def _targets(state: ClusterState, entitled: Entitlement, waiting: list[App], at:
     alike: set[Hashable] = set()
     bounds = CheapestFirst(state, entitled)
     while len(state.holds) < most and (app := line.pop()) is not None:
-        kind = app.spec.company, app.spec.user, kind_of(state, app, at)
+        kind = bounds.kind(app, at)
         found = None
         if app.troubles or kind not in alike:
             found = Seeking(state, entitled, app, at, bounds).cheapest()

@@ -101,7 +101,8 @@ class CheapestFirst:
         self._lent: tuple[int, list[Allocation]] | None = None
         self._surplus: set[str] | None = None
         self._movable: set[str] | None = None
-        self._followed: dict[tuple[str, str], tuple[int, set[str]]] = {}
+        self._where: tuple[int, dict[tuple[str, str], dict[str, None]]] | None = None
+        self._lenders: set[str] | None = None
 
     def of(self, cores: int) -> Iterator[Bound]:
         """The live workers by the least that room for a unit of so many cores could cost there, the cheapest first."""
@@ -174,19 +175,37 @@ class CheapestFirst:
 
     def _with_followed(self, claimant: App) -> set[str]:
         """The live workers with an executor whose side is above its entitlement and lends elsewhere."""
-        state, side = self._state, (claimant.spec.company, claimant.spec.user)
-        known = self._followed.get(side)
-        if known is None or known[0] != state.head:
-            held_and_due = self._entitled.sides(state)
-            names: set[str] = set()
-            sides = dict.fromkeys([side_of(state.apps[one.app], claimant) for one in self.lent()])
-            above = [each for each in sides if each is not None and _is_more(held_and_due.get(each))]
-            for app in state.waiting.values() if above else ():
-                if side_of(app, claimant) in above:
-                    names.update([one.worker for one in app.executors.values()])
-            live = {name for name in names if state.workers[name].status == "alive"}
-            known = self._followed[side] = state.head, live
-        return known[1]
+        held_and_due, where = self._entitled.sides(self._state), self._workers_of()
+        sides = dict.fromkeys([side_of(self._state.apps[one.app], claimant) for one in self.lent()])
+        names: set[str] = set()
+        for side in sides:
+            if side is not None and _is_more(held_and_due.get(side)):
+                names.update(where[side])
+        return {name for name in names if self._state.workers[name].status == "alive"}
+
+    def _workers_of(self) -> dict[tuple[str, str], dict[str, None]]:
+        """(company, "") and (company, user) -> the workers on which they have executors."""
+        state = self._state
+        if self._where is None or self._where[0] != state.head:
+            found: dict[tuple[str, str], dict[str, None]] = {}
+            for app in state.waiting.values():
+                workers = dict.fromkeys([one.worker for one in app.executors.values()])
+                for side in ((app.spec.company, ""), (app.spec.company, app.spec.user)):
+                    found.setdefault(side, {}).update(workers)
+            self._where = state.head, found
+        return self._where[1]
+
+    def kind(self, app: App, at: int) -> Hashable:
+        """What the app has in common with those for which room is made by the same means, their own executors aside.
+
+        Its user matters if that holds anything, and an app of its company is above its entitlement: who is another
+        user of the company, and what such do without, is the same for all others.
+        """
+        if self._lenders is None:
+            self._lenders = {above.spec.company for above in self._all_above()}
+        company, user = app.spec.company, app.spec.user
+        matters = company in self._lenders and self._state.companies[company].users[user].balance.granted != NOTHING
+        return company, user if matters else "", kind_of(self._state, app, at)
 
     def is_in_plan(self, app: App) -> bool:
         """Whether the plan has a place for a unit that the app is below its entitlement."""
@@ -201,7 +220,7 @@ class CheapestFirst:
     def forget(self) -> None:
         """What is free or leaving has changed on workers that may have a target."""
         self._leaving.clear()
-        self._above = self._surplus = self._movable = None
+        self._above = self._surplus = self._movable = self._lenders = None
 
 
 def _is_more(side: tuple[Resources, Resources] | None) -> bool:
@@ -392,7 +411,7 @@ class Fragments:
         """Whether room is made for the app nowhere, and can be made nowhere (semantics H6)."""
         if app.holds:
             return False
-        kind = app.spec.company, app.spec.user, kind_of(self._state, app, self._at)
+        kind = self._known.kind(app, self._at)
         plain = not (app.troubles or app.executors)  # others like it have the same means
         found = self._alike.get(kind) if plain else None
         if found is None:
