@@ -296,6 +296,22 @@ class Rooms:
             self._count(room - size, 1)
         return room
 
+    def take_several(self, size: Resources, most: int) -> tuple[Resources, int] | None:
+        """Hand out that much up to so many times on one worker, as `take` would; the room that it had, and how often.
+
+        Of sizes with further kinds or demands one at a time. None if it fits nowhere.
+        """
+        if size.others:
+            found = self.take(size)
+            return None if found is None else (found, 1)
+        room = self.best(size)
+        if room is None:
+            return None
+        several = min(most, room.holds(size) if size.memory_mb else room.cores // size.cores)
+        self._count(room, -1)
+        self._count(room - size * several, 1)
+        return room, several
+
     def take_many(self, size: Resources, number: int) -> bool:
         """Hand out that much so many times, as `take` would; whether there is room. If not, some of it is taken."""
         while number:

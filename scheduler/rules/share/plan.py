@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heapreplace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -85,19 +85,35 @@ def _packed(handed: list[Handed], offers: list[Resources]) -> tuple[dict[Resourc
     free: defaultdict[Resources, list[int]] = defaultdict(list)
     for number, offer in reversed(list(enumerate(offers))):
         free[offer].append(number)
-    for app, unit in handed:
-        for size in unit:
-            room = rooms.take(size)
-            if room is None:  # the filling has the room of what lingers, too
-                missed[app] += 1
-                continue
+    for first, end, size in _runs(handed):
+        begin = first
+        while begin < end:
+            taken = rooms.take_several(size, end - begin)
+            if taken is None:  # the filling has the room of what lingers, too
+                missed.update([app for app, _ in handed[begin:end]])
+                break
+            room, several = taken
             number = free[room].pop()
-            free[room - size].append(number)
-            contents[number][size] += 1
+            free[room - size * several].append(number)
+            contents[number][size] += several
+            begin += several
     found: defaultdict[Resources, list[Content]] = defaultdict(list)
     for offer, content in zip(offers, contents, strict=True):
         found[offer].append(content)
     return found, missed
+
+
+def _runs(handed: list[Handed]) -> Iterator[tuple[int, int, Resources]]:
+    """From where to where the units are one part of that size each, or one part of a unit of several."""
+    first = 0
+    while first < len(handed):
+        unit, end = handed[first][1], first + 1
+        if len(unit) == 1:
+            while end < len(handed) and handed[end][1] == unit:
+                end += 1
+        for size in unit:
+            yield first, end, size
+        first = end
 
 
 def standing_on(state: ClusterState, worker: Worker) -> Content:
