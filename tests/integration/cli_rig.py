@@ -8,8 +8,10 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 import urllib.request
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -165,9 +167,18 @@ class Service:
         self.end()
 
     def hear(self, what: str) -> None:
-        """Return once it has said `what`."""
-        while self._line.recv(100).decode() != what:
-            pass
+        """Return once it has said `what`; fails with its log once it has ended, or after a hopeless time."""
+        hopeless = time.monotonic() + HOPELESS_S
+        self._line.settimeout(1)
+        said = ""
+        while said != what:
+            with suppress(TimeoutError):
+                said = self._line.recv(100).decode()
+                continue
+            code = self.process.poll()
+            last = "".join(self.log.read_text().splitlines(keepends=True)[-20:])
+            assert code is None, f"it ended with {code} before it said {what}:\n{last}"
+            assert time.monotonic() < hopeless, f"it does not say {what}:\n{last}"
 
     def entries(self) -> list[dict[str, object]]:
         """What it has logged so far."""
