@@ -18,8 +18,9 @@ from scheduler.model.text import few
 from scheduler.rules.admission.app import APP_POLICIES
 from scheduler.rules.admission.limits import Broken, holder_text, over_app_cores
 from scheduler.rules.admission.queue import CompanyQueue, UserQueue
+from scheduler.rules.backfill import longest_s
 from scheduler.rules.entities import App, Window, Worker
-from scheduler.rules.failures import kept_from
+from scheduler.rules.failures import closed_to, kept_from
 from scheduler.rules.failures import left_out as left_out_of
 from scheduler.rules.labels import excluded_by, met_by, sought
 from scheduler.rules.placement.drivers import within_max_drivers
@@ -27,7 +28,7 @@ from scheduler.rules.placement.sizing import executor_memory_mb, for_tasks, smal
 from scheduler.rules.state import ClusterState
 from scheduler.rules.submission import nearest
 from scheduler.rules.views import exclusions, suspicion
-from scheduler.rules.windows import barring, barring_names, sought_by
+from scheduler.rules.windows import barred, barring, barring_names, sought_by
 from witness.entitled_reasons import in_need, left_out
 from witness.failing import exclusion_in_words, suspicion_in_words
 
@@ -72,7 +73,20 @@ def waits_for(state: ClusterState, app: App) -> Wait | None:
         wait = wait._replace(tell=partial(_within_labels, state, app, wait.tell))
     if state.windows and wait.rule != "W14":
         wait = wait._replace(tell=partial(_beside_windows, state, app, wait.tell))
+    if state.holds:
+        wait = wait._replace(tell=partial(_if_it_ended, state, app, wait.tell))
     return wait
+
+
+def _if_it_ended(state: ClusterState, app: App, tell: Callable[[], Told]) -> Told:
+    """What keeps the app waiting, and with which maximum runtime it would use room that is kept for others (H11)."""
+    text, facts = tell()
+    closed = {*closed_to(state, app, state.at), *barred(state, app, state.at)}
+    most_s = longest_s(state, app, closed, state.at)
+    if most_s <= 0 or (app.max_runtime_s is not None and app.max_runtime_s <= most_s):
+        return text, facts
+    more = f"room is kept for others, which it could use now with a maximum runtime of at most {most_s} s"
+    return f"{text}; {more}", {**facts, "startsWithMaxRuntimeS": most_s}
 
 
 def _any_taint(state: ClusterState) -> bool:

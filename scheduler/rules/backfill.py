@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from scheduler.model.resources import NOTHING, Resources
-from scheduler.rules.closings import ends_within
+from scheduler.rules.closings import ends_within, leaving_ms
+from scheduler.rules.labels import sought
 
 if TYPE_CHECKING:
     from scheduler.rules.entities import App, Hold, Worker
@@ -25,8 +27,27 @@ def later_dates(state: Facts, app: App, at: int) -> int:
     dates = state.indexes.targeted.groups.get("")
     if dates is None:
         return 0
-    ends = at + STARTS_WITHIN * state.settings.worker_timeout_s * 1000 + ends_within(state.settings, app, at)
-    return len(dates) - bisect_left(dates, (ends, ""))
+    return len(dates) - bisect_left(dates, (at + _starting_ms(state) + ends_within(state.settings, app, at), ""))
+
+
+def _starting_ms(state: Facts) -> int:
+    return STARTS_WITHIN * state.settings.worker_timeout_s * 1000
+
+
+def longest_s(state: Facts, app: App, closed: Collection[str], at: int) -> int:
+    """With which maximum runtime (s), at most, the app would get room of a target now; 0 with none.
+
+    Not on workers that are `closed` to it, nor before its driver runs.
+    """
+    if not state.settings.backfill or app.unplaced_driver is not NOTHING:
+        return 0
+    least, found, besides = sought(app.need.least, app.need.demand), 0, _starting_ms(state)
+    besides += leaving_ms(state.settings, app)
+    for hold in state.holds.values():
+        usable = hold.app != app.id and hold.worker not in closed and state.fleet.admits(hold.worker, least)
+        if usable and _room_of(state, hold).covers(app.need.least):
+            found = max(found, (date_of(state, hold) - at - besides) // 1000)
+    return found
 
 
 def lending(state: Facts, app: App, at: int) -> list[Hold]:

@@ -85,6 +85,19 @@ def test_the_audit_finds_the_same_and_the_explanation_says_until_when(waiting: C
     assert f"; room on w1 is kept for large by {date}, by when it has ended (H11)" in why["why"]["workers"]
 
 
+def test_who_waits_is_told_with_which_limit_it_would_start(waiting: Cluster) -> None:
+    submit(waiting, "endless", "a", 8)
+    told = explain(facts(waiting.records), "endless")["waitsFor"]
+    most_s = told["facts"]["startsWithMaxRuntimeS"]
+    assert told["text"].endswith(f"which it could use now with a maximum runtime of at most {most_s} s")
+    waiting.turn(KillApp(app="endless"), after_s=0)
+    assert granted(submit(waiting, "long", "a", 8, after_s=0, max_runtime_s=most_s + 1)) == []
+    waiting.turn(KillApp(app="long"), after_s=0)
+    assert granted(submit(waiting, "short", "a", 8, after_s=0, max_runtime_s=most_s)) == [("short", "w1")]
+    submit(waiting, "wide", "a", 8)
+    assert "startsWith" not in str(explain(facts(waiting.records), "wide")["waitsFor"])
+
+
 def test_nothing_is_lent_to_what_may_run_longer_or_for_any_time(waiting: Cluster) -> None:
     assert granted(submit(waiting, "long", "a", 8, max_runtime_s=LONGEST_S)) == []
     assert granted(submit(waiting, "endless", "a", 8)) == []
