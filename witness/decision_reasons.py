@@ -147,6 +147,8 @@ def _seen(
         reasons = _computed(state, app, sizing, event)
     else:
         asked = "one executor per worker with all cores it can take" if grows else f"{event.resources.cores} cores each"
+        if app.spec.gang:
+            asked += f", {app.executor_limit} executors at once or none (G8)"
         reasons = {
             "size": _reason("S5", f"the app requested {asked}; {app.left_cores} cores were left to grant"),
             "memory": _reason("S5", f"the app requested {event.resources.memory_mb} MiB per executor"),

@@ -12,7 +12,7 @@ from scheduler.model.text import few
 from scheduler.rules.preconditions import TARGETS
 from scheduler.rules.share.entitlement import Entitlement, entitlement
 from scheduler.rules.stage.needs import runs_for_s
-from scheduler.rules.stage.room import Seeking
+from scheduler.rules.stage.room import Gathering, Seeking
 from scheduler.rules.stage.slots import Larger, Shortage
 from scheduler.rules.standings import NOWHERE, Standing, standing_of, standings
 
@@ -91,7 +91,7 @@ def _facts(state: ClusterState, app: App) -> dict[str, Any]:
 def _unit(app: App) -> Resources:
     """What it gets at once: its driver with its first executor, or an executor (semantics H2)."""
     driver = app.unplaced_driver
-    return app.need.executor if driver is NOTHING else driver + app.need.executor
+    return app.need.unit if driver is NOTHING else driver + app.need.executor
 
 
 def _without_room(state: ClusterState, app: App) -> Told:
@@ -155,14 +155,18 @@ def in_need(state: ClusterState, app: App) -> Found | None:
 def _need(state: ClusterState, app: App) -> Told:
     units = "unit" if app.lack.units == 1 else "units"
     text = f"it is {app.lack.units} {units} below its entitlement since {moment(app.lack.since)}{_coming(state, app)}"
-    if (
-        not app.holds
-        and not ahead_of(state, app)
-        and Seeking(state, filling_of(state), app, state.at).cheapest() is None
-    ):
+    if not app.holds and not ahead_of(state, app) and _finds_no_room(state, app):
         text += "; no worker can be emptied for it now, for what is entitled stands in fragments"
     facts = {"units": app.lack.units, "since": app.lack.since, "date": _date(state, app)}
     return text, {**facts, "targets": targets_of(app), "ahead": ahead_of(state, app)}
+
+
+def _finds_no_room(state: ClusterState, app: App) -> bool:
+    """Whether room can be made for it nowhere now."""
+    entitled = filling_of(state)
+    if app.need.gang:
+        return Gathering(state, entitled, app, state.at).gathered() is None
+    return Seeking(state, entitled, app, state.at).cheapest() is None
 
 
 def ahead_of(state: ClusterState, app: App) -> int:

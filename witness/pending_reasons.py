@@ -20,7 +20,7 @@ from scheduler.rules.admission.limits import Broken, holder_text, over_app_cores
 from scheduler.rules.admission.queue import CompanyQueue, UserQueue
 from scheduler.rules.backfill import longest_s
 from scheduler.rules.entities import App, Window, Worker
-from scheduler.rules.failures import closed_to, kept_from
+from scheduler.rules.failures import closed_to, gang_rooms, kept_from
 from scheduler.rules.failures import left_out as left_out_of
 from scheduler.rules.labels import excluded_by, met_by, sought
 from scheduler.rules.placement.drivers import within_max_drivers
@@ -37,6 +37,8 @@ _OF_WORKERS = {
     "workers-full",
 }
 """The causes that depend on which workers an app may use."""
+_OF_ROOM = {*_OF_WORKERS, "not-entitled", "larger-than-share", "cap", "need", "excluded", "suspect-worker", "window"}
+"""The causes of an app that lacks room."""
 _WITHOUT_WORKER = {"no-live-worker", "no-worker-large-enough"}
 """The causes of an app that no live worker could host."""
 _NAMED = 5
@@ -67,13 +69,15 @@ def waits_for(state: ClusterState, app: App) -> Wait | None:
     wait = _waits_for(state, app)
     if wait is not None and state.windows and wait.cause in _WITHOUT_WORKER:
         wait = _closed_to_all(state, app) or wait
+    if wait is not None and app.need.gang and wait.cause in _OF_ROOM:
+        wait = wait._replace(tell=partial(_all_at_once, state, app, wait.tell))
     if wait is None or wait.cause not in _OF_WORKERS:
         return wait
     if app.need.demand or _any_taint(state):
         wait = wait._replace(tell=partial(_within_labels, state, app, wait.tell))
     if state.windows and wait.rule != "W14":
         wait = wait._replace(tell=partial(_beside_windows, state, app, wait.tell))
-    if state.holds:
+    if state.holds and not app.need.gang:
         wait = wait._replace(tell=partial(_if_it_ended, state, app, wait.tell))
     return wait
 
@@ -87,6 +91,15 @@ def _if_it_ended(state: ClusterState, app: App, tell: Callable[[], Told]) -> Tol
         return text, facts
     more = f"room is kept for others, which it could use now with a maximum runtime of at most {most_s} s"
     return f"{text}; {more}", {**facts, "startsWithMaxRuntimeS": most_s}
+
+
+def _all_at_once(state: ClusterState, app: App, tell: Callable[[], Told]) -> Told:
+    """What keeps a gang waiting, and how many of its executors have room now (semantics G8)."""
+    text, facts = tell()
+    need, room = app.need, gang_rooms(state, app, state.at)
+    are = "1 has" if room == 1 else f"{room} have"
+    said = f"; it is a gang that needs {need.gang} executors of {need.executor} at once, of which {are} room now"
+    return text + said, {**facts, "gang": {"executors": need.gang, "room": room}}
 
 
 def _any_taint(state: ClusterState) -> bool:
@@ -175,11 +188,21 @@ def _shut_out(state: ClusterState, company: CompanyQueue, app: App) -> Wait | No
     spec, limit = app.spec, company.limit
     if not app.need.hostable:
         fits = state.fleet.could_host(sought(app.need.least, app.need.demand))
+        if fits and app.need.gang:
+            return Wait("no-worker-large-enough", "N3", partial(_never_at_once, state, app))
         size = app.need.driver if fits else app.need.least
         return Wait("no-worker-large-enough", "N3", partial(_nearest, _usable(state, app), size, of_free=False))
     if limit.limited and (over := limit.broken(spec.user, app.requested)) is not None:
         return Wait("beyond-limit", "N2", partial(_over_limit, spec.company, *over))
     return None
+
+
+def _never_at_once(state: ClusterState, app: App) -> Told:
+    """The live workers could not hold the gang at once if they were empty (semantics G8, N3)."""
+    size = app.need.executor
+    most = sum([worker.offer.holds(size) for worker in _usable(state, app)])
+    text = f"the live workers can hold {most} executors of {size} at most, were they empty"
+    return text, {"cores": size.cores, "memory": size.memory_mb, **_others(app=size), "most": most}
 
 
 def _until_ready(app: App) -> Wait:
@@ -293,6 +316,8 @@ def _for_placement(state: ClusterState, app: App) -> Wait:
     with state.seen_by(app, kept):
         size = _smallest(state, app)
         room = state.fleet.has_room(sought_by(state, app, size, state.at))
+    if app.need.gang:
+        room = gang_rooms(state, app, state.at) == app.need.gang
     if room:
         if app.demand.wanted:
             return Wait("locality", "L5", partial(_preferring, state, app))

@@ -190,6 +190,8 @@ def _loss(event: events.ExecutorRevoked) -> dict[str, Any]:
     told: dict[str, Any] = {"reason": event.reason}
     if event.window:
         return {"reason": "window", "window": event.window}
+    if event.gang:
+        return {"reason": "gang"}
     if event.reason == "reclaimed":
         told |= {"rule": event.rule, "claimant": event.claimant, "claimantCompany": event.claimant_company}
         told |= {"since": event.since, "shares": None if event.shares is None else event.shares._asdict()}

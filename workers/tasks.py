@@ -85,6 +85,7 @@ def task_environment(grant: Grant, cell: Mapping[str, str], secrets: Mapping[str
         **secrets,
         **{name: value for name, value in cell.items() if name.startswith("FAIRLOG_")},
         "FAIRLOG_TASK_COUNT": str(grant.ranks if grant.program else grant.tasks),
+        **_gang_environment(grant),
         "FAIRLOG_APP_ID": grant.app,
         **({"FAIRLOG_APP_NUMBER": str(grant.number)} if grant.number else {}),
         "FAIRLOG_EXECUTOR_ID": grant.executor,
@@ -95,6 +96,19 @@ def task_environment(grant: Grant, cell: Mapping[str, str], secrets: Mapping[str
             if grant.role == "driver"
             else {CORES_VARIABLE: str(grant.cores if grant.program else grant.cores_per_task)}
         ),
+    }
+
+
+def _gang_environment(grant: Grant) -> dict[str, str]:
+    """The variables in which the programs of a gang find each other (semantics G8); none of other apps."""
+    if not grant.hosts:
+        return {}
+    return {
+        "FAIRLOG_RANK": str(grant.rank),
+        "FAIRLOG_WORLD": str(grant.ranks),
+        "FAIRLOG_HOSTS": ",".join(grant.hosts),
+        "FAIRLOG_MASTER_ADDR": grant.hosts[0],
+        "FAIRLOG_MASTER_PORT": str(grant.port),
     }
 
 

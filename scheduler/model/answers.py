@@ -257,6 +257,8 @@ class AppDetails(AppRow, frozen=True, kw_only=True):
     min_runtime: int | None
     """In seconds, of its executors; None = as the setting says (semantics H7)."""
     executor_program: bool
+    gang: bool | None = None
+    """Whether its executors start all at once or not at all (semantics G8)."""
     executors_granted: int
     grace: int | None
     network: Literal["none", "app", "host"] = "host"

@@ -212,7 +212,7 @@ class SubmitApp(_CommandFields, frozen=True):
     With `executor_program`, each executor runs one program: `command`, or beside a driver `executor_command`; the app
     demands `executor_limit` executors (G1). The app fails if its owner gives no sign of life for `owner_timeout_s`
     (G4). `grace_s`: how long what runs has between SIGTERM and SIGKILL (G5). `all_at_once`: the programs need one
-    another, so a number that can never run at once is refused (N3).
+    another, so a number that can never run at once is refused (N3). `gang`: they start all at once or not at all (G8).
 
     `near`: host -> list of the indexes of the tasks that prefer it (L7). `preferring_tasks` of them prefer some host,
     and `prefer` of them each host: both follow from `near`, and decisions depend on them alone.
@@ -294,6 +294,7 @@ class SubmitApp(_CommandFields, frozen=True):
     avoid: tuple[str, ...] = ()
     tolerate: tuple[str, ...] = ()
     prefer_labels: tuple[str, ...] = ()
+    gang: bool = False
 
 
 def needs_all(fields: Mapping[str, Any]) -> bool:

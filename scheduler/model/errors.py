@@ -189,11 +189,12 @@ class NeverMet(CommandRejected):
 class NeverTogether(CommandRejected):
     """The programs of an app can never all run at once, even if nothing else ran (semantics N3)."""
 
-    def __init__(self, asked: int, each: str, bound: str, most: int) -> None:
+    def __init__(self, asked: int, each: str, bound: str, most: int, *, gang: bool = False) -> None:
         less = f"ask for at most {most}" if most else "ask for smaller executors"
+        instead = "leave out --gang" if gang else "give --as-many-as-fit"
         super().__init__(
-            f"the app needs {asked} executors of {each} at once, and {bound} can hold {most} at most; {less}, or give "
-            "--as-many-as-fit if its programs need not run at once"
+            f"the app needs {asked} executors of {each} at once, and {bound} can hold {most} at most; {less}, or "
+            f"{instead} if its programs need not run at once"
         )
 
 

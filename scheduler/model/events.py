@@ -414,6 +414,8 @@ class AppRegistered(_EventFields, frozen=True):
     prefer_labels: tuple[str, ...] = ()
     image: str = ""
     """Whose files its tasks find; "" = the machine's (semantics W12)."""
+    gang: bool = False
+    """Whether its executors start all at once or not at all (semantics G8)."""
 
 
 class RoomReserved(_EventFields, frozen=True):
@@ -585,6 +587,7 @@ class ExecutorRevoked(_EventFields, frozen=True):
 
     `reclaimed`: it leaves for a claimant, which has waited since `since` (ms) and whose hold is at position `hold`, by
     `rule` E2, E3 or E7, or H6 and why. Where reclaiming is firm, the worker ends its tasks at `deadline` (ms) (E5).
+    With `gang`, another executor of its gang is gone (G8).
     With a `window`, it leaves for nobody, but before that window begins, and its tasks are ended at `deadline` (W14).
     """
 
@@ -600,6 +603,7 @@ class ExecutorRevoked(_EventFields, frozen=True):
     deadline: int | None = None
     shares: Shares | None = None
     window: str = ""
+    gang: bool = False
 
     @property
     def why(self) -> Literal["surplus", "move", "plan", "cap"] | None:
@@ -625,7 +629,7 @@ class ExecutorRemoved(_EventFields, frozen=True):
     app: str
     executor: str
     worker: str
-    reason: Literal["exited", "failed", "lost", "killed", "idle", "reclaimed", "window"]
+    reason: Literal["exited", "failed", "lost", "killed", "idle", "reclaimed", "window", "gang"]
     exit_code: int | None = None
     done: bool = False
     finished: bool = False

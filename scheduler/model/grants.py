@@ -149,6 +149,10 @@ class Grant(BaseModel):
     """What its tasks find (semantics W12)."""
     restarts: int = 0
     """How often its app was put back into its queue (semantics X6)."""
+    hosts: tuple[str, ...] = ()
+    """The hosts of a gang in the order of its ranks; that of a program that has ended well is empty (semantics G8)."""
+    port: int = 0
+    """Where the program of rank 0 of a gang may listen for the others."""
 
     @property
     def tasks_at_once(self) -> int:

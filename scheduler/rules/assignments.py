@@ -17,10 +17,13 @@ from scheduler.rules.closings import grace_of
 
 if TYPE_CHECKING:
     from scheduler.rules.entities import Allocation, App
+    from scheduler.rules.ranks import Ranks
     from scheduler.rules.state import ClusterState
 
 _to_json = Encoder().encode
 _WITHHELD = Private()
+FIRST_PORT, PORTS = 20_000, 10_000
+"""Programs of gangs meet at so many ports from that one on, below those that a machine gives to whoever asks."""
 
 
 def _grant(state: ClusterState, held: Allocation, settled_at: int) -> str:  # noqa: C901, PLR0912, PLR0915 - a test a field
@@ -31,7 +34,7 @@ def _grant(state: ClusterState, held: Allocation, settled_at: int) -> str:  # no
     """
     app, leaving = state.apps[held.app], None
     if held.status == "stopping":
-        if app.ended is not None or held.revoked in ("killed", "idle"):
+        if app.ended is not None or held.revoked in ("killed", "idle", "gang"):
             return STOP
         over = app.expired_at > 0
         leaving = {
@@ -132,7 +135,17 @@ def _about_program(state: ClusterState, app: App, private: Private, held: Alloca
     if ranks is None:
         return about | {"rank": number_of(held.id), "ranks": app.executor_limit or 0}
     rank = ranks.held.get(held.id, number_of(held.id))
+    if app.spec.gang:
+        about |= _about_gang(state, app, ranks, number_of(held.id) - rank)
     return about | {"rank": rank, "ranks": ranks.counts.get(held.id, 0)}
+
+
+def _about_gang(state: ClusterState, app: App, ranks: Ranks, first: int) -> dict[str, Any]:
+    """Where the executors of a gang are, and where they meet: elsewhere each time, as its `first` number is (G8)."""
+    hosts = dict.fromkeys(range(ranks.used), "")
+    for executor, rank in ranks.held.items():
+        hosts[rank] = state.workers[app.executors[executor].worker].host
+    return {"hosts": list(hosts.values()), "port": FIRST_PORT + (app.submitted + first) % PORTS}
 
 
 def _nearness(state: ClusterState, held: Allocation, tasks: Mapping[str, str]) -> dict[str, Any]:
@@ -167,6 +180,7 @@ def changed_grants(events: Iterable[facts.Event], state: ClusterState, *, settle
                     changes.put(held.worker, name, _grant(state, held, settled_at))
             case facts.ExecutorRemoved(executor=name) | facts.DriverRemoved(driver=name):
                 changes.put(event.worker, name, None)
+                _tell_gang(changes, state, event.app, settled_at)
             case (
                 facts.AppRemoved()
                 | facts.AppExpired()
@@ -182,6 +196,14 @@ def changed_grants(events: Iterable[facts.Event], state: ClusterState, *, settle
             case facts.WorkerRemoved():
                 changes.leave(event.worker)
     return changes
+
+
+def _tell_gang(changes: GrantChanges, state: ClusterState, name: str, settled_at: int) -> None:
+    """The executors of the app, if it is a gang, are told where the others are, now that one is gone (G8)."""
+    app = state.apps.get(name)
+    if app is not None and app.spec.gang:
+        for held in app.executors.values():
+            changes.put(held.worker, held.id, _grant(state, held, settled_at))
 
 
 def all_grants(state: ClusterState, *, settled_at: int = 0) -> dict[str, dict[str, str]]:

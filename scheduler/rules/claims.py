@@ -74,7 +74,7 @@ class Claims:
         self.companies: dict[str, Occupation] = {}
         self.users: dict[tuple[str, str], Occupation] = {}
         self._levels: dict[tuple[str, str], Standings] = {}
-        self.needs: dict[tuple[Resources, Resources, Resources, bool, str], Need] = {}
+        self.needs: dict[tuple[Resources, Resources, Resources, bool, str, int], Need] = {}
         self._many = NEEDS
         """At how many needs those are forgotten that no app has."""
         self._fleet = fleet
@@ -145,7 +145,9 @@ class Claims:
             demand = demand_of(spec.require, spec.avoid, spec.tolerate)
         alone = self._alone_of(sizing, spec.cores_per_task, demand)
         if spec.driver is None and limit != 0:
-            return alone
+            if not spec.gang or limit is None:
+                return alone
+            return self._intern(alone.executor, NOTHING, alone.least, demand, growing=False, gang=limit)
         executor, least = alone.executor, alone.least
         beside = None if spec.driver is None or spec.cores is None else requested.cores - spec.driver.cores
         if limit == 0 or (beside is not None and beside < executor.cores):
@@ -172,9 +174,11 @@ class Claims:
         others = for_tasks(sizing.per_task, cores // cores_per_task)
         return Resources(cores, amounts[0], others), Resources(cores, amounts[1], others)
 
-    def _intern(self, executor: Resources, driver: Resources, least: Resources, demand: str, *, growing: bool) -> Need:
+    def _intern(
+        self, executor: Resources, driver: Resources, least: Resources, demand: str, *, growing: bool, gang: int = 0
+    ) -> Need:
         """The one `Need` of these amounts and that demand."""
-        key = executor, driver, least, growing, demand
+        key = executor, driver, least, growing, demand, gang
         need = self.needs.get(key)
         if need is None:
             if len(self.needs) >= self._many:
@@ -195,6 +199,8 @@ class Claims:
         need.hostable = (not need.least.cores or fleet.could_host(sought(need.least, need.demand))) and (
             not need.driver.cores or fleet.could_host(sought(need.driver, need.demand))
         )
+        if need.gang and need.hostable:
+            need.hostable = fleet.could_hold(sought(need.executor, need.demand), need.executor, need.gang)
         need.most = fleet.total.holds(need.executor) if need.executor.cores and need.hostable else 0
 
     def count_apps(self, apps: Iterable[App]) -> None:

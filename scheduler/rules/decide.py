@@ -22,7 +22,7 @@ from scheduler.model.targets import check_allowed
 from scheduler.model.text import MAX_DETAIL, one_line
 from scheduler.rules import membership, windows
 from scheduler.rules.backfill import lending
-from scheduler.rules.demand import after_removal, backlog, gave_back, scaled, stopped
+from scheduler.rules.demand import after_removal, anew, backlog, broken_up, gave_back, scaled, stopped
 from scheduler.rules.entities import Allocation, App, Company, Worker
 from scheduler.rules.failures import could_host_elsewhere, left_out
 from scheduler.rules.fleet import Candidates
@@ -40,7 +40,7 @@ from scheduler.rules.placement.executors import PLACEMENTS, allocation, allocati
 from scheduler.rules.placement.locality import place_near
 from scheduler.rules.placement.sizing import executor_memory_mb, for_tasks, sizes_to_try
 from scheduler.rules.preconditions import EDITIONS
-from scheduler.rules.programs import abandoned, finished
+from scheduler.rules.programs import abandoned, check_settings, finished
 from scheduler.rules.readiness import delayed, put_on_hold, reprioritized, requeued
 from scheduler.rules.runtime import LONGEST_S, timed
 from scheduler.rules.state import ClusterState
@@ -83,17 +83,18 @@ def decide(state: ClusterState, command: Command, at: int | None = None, by: By 
         case commands.KillApp():
             return _kill(state, command)
         case commands.ScaleApp():
-            return scaled(state, _living(state, command.app), command)
+            return scaled(state, _living_alone(state, command.app), command)
         case commands.SignalApp() | commands.CancelTask() | commands.ExtendApp():
             return timed(state, _living(state, command.app), command)
         case commands.RequeueApp():
-            return requeued(_living(state, command.app), command)
+            app = _living(state, command.app)
+            return [*requeued(app, command), *anew(app)]
         case commands.ReprioritizeApp():
             return reprioritized(_living(state, command.app), command.priority)
         case commands.HoldApp() | commands.ReleaseApp():
             return put_on_hold(_living(state, command.app), hold=isinstance(command, commands.HoldApp))
         case commands.KillExecutors():
-            return stopped(_living(state, command.app), command.executors)
+            return stopped(_living_alone(state, command.app), command.executors)
         case commands.FinishApp():
             return finished(_living(state, command.app), command)
         case commands.LoseOwner():
@@ -154,6 +155,7 @@ def decide(state: ClusterState, command: Command, at: int | None = None, by: By 
         case commands.ConfigureCluster():
             settings = changed_settings(state.settings, command.settings)
             windows.check_grace(state, settings, state.at if at is None else at)
+            check_settings(state.apps.values(), settings)
             return [] if settings == state.settings else [settings]
         case _:
             assert_never(command)
@@ -219,7 +221,7 @@ def place(state: ClusterState, app: App, at: int, most: Resources | None = None)
     and where there is no other, what is lent to it until it ends (H11); workers that are closed to it do not (W7, W14).
     The caller folds them before it calls again. None fits at present if it is empty.
     """
-    if not app.owed:
+    if not app.owed or (app.need.gang and app.executors):
         return []
     lent = lending(state, app, at)
     if not (app.troubles or app.holds or lent):
@@ -239,7 +241,7 @@ def _place(
     """The executors of `place` as the fleet is shown, where preferred labels are if there is room (semantics P9)."""
     for demand in windows.tries(state, app, at):
         granted = _placed(state, app, at, most, without, demand)
-        if granted:
+        if granted and len(granted) >= app.need.gang:
             return granted
     return []
 
@@ -393,6 +395,7 @@ def _executor_ended(state: ClusterState, command: commands.EndedExecutor, at: in
         events += gave_back(app)
     elif app.goes_on and not done:
         events += after_removal(state, {app.id: [executor]})
+        events += broken_up(app, [executor])
         failures = failures_in_a_row(app, executor, at)
         if unstartable and not _can_start_elsewhere(state, app, worker):
             events.append(facts.AppRemoved(app=executor.app, reason="failed", detail=command.unstartable))
@@ -641,7 +644,8 @@ def _remove_executors(state: ClusterState, worker: Worker, reason: Literal["lost
     for executor in worker.executors.values():
         if executor.app in ended:
             ended[executor.app].append(executor)
-    return [*events, *after_removal(state, ended)]
+    broken = [each for name, gone in ended.items() for each in broken_up(state.apps[name], gone)]
+    return [*events, *after_removal(state, ended), *broken]
 
 
 def _tenant(state: ClusterState, command: commands.RegisterCompany | commands.ChangeCompany) -> facts.CompanyRegistered:
@@ -719,6 +723,17 @@ def _living(state: ClusterState, name: str) -> App:
     app = _app(state, name)
     if app.ended is not None or app.expired_at:
         raise errors.AppEnded(name, app.ended or "expired")
+    return app
+
+
+def _living_alone(state: ClusterState, name: str) -> App:
+    """The app, whose executors can come and go one by one (semantics G8)."""
+    app = _living(state, name)
+    if app.spec.gang:
+        raise InvalidCommand(
+            f"app {name!r} is a gang, whose executors start and stop together; `fairlog requeue {name}` starts all of "
+            f"them anew, and `fairlog kill {name}` ends it"
+        )
     return app
 
 

@@ -202,6 +202,25 @@ def gave_back(app: App) -> list[Event]:
     return [changed]
 
 
+def broken_up(app: App, gone: Sequence[Allocation]) -> list[Event]:
+    """What follows when these executors of a gang are gone, whose programs did not end well: the others stop (G8)."""
+    if not app.spec.gang:
+        return []
+    stopped = [
+        ExecutorRevoked(app=app.id, executor=one.id, worker=one.worker, gang=True)
+        for one in app.members
+        if one not in gone
+    ]
+    return [*stopped, *anew(app)]
+
+
+def anew(app: App) -> list[Event]:
+    """A gang wants all its executors again, also those whose programs have ended well (semantics G8)."""
+    if not app.spec.gang or app.executor_limit == app.spec.executor_limit:
+        return []
+    return [demand(app, executor_limit=app.spec.executor_limit, requested=app.spec.requested)]
+
+
 def backlog(app: App, executor: Allocation, command: ReportBacklog) -> list[Event]:
     """The demand of an elastic app whose executor reports its waiting and running tasks (semantics L6).
 

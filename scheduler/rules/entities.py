@@ -63,7 +63,7 @@ class Allocation:
     worker: str
     resources: Resources
     status: Literal["starting", "running", "stopping"]
-    revoked: Literal["killed", "idle", "reclaimed", "window"] | None
+    revoked: Literal["killed", "idle", "reclaimed", "window", "gang"] | None
     """Why it was told to stop while its app goes on."""
     locality: Locality | None
     idle_since: int | None
@@ -326,10 +326,14 @@ class Need:
     """Whether its executors grow a core at a time, so that only the first core of each needs the memory (S5)."""
     demand: str = ""
     """What it demands of its workers' labels (semantics P9); the amounts above do not name it."""
+    gang: int = 0
+    """How many executors come at once or not at all; 0 = they come one by one (semantics G8)."""
     hostable: bool = False
     """Whether a live worker could host an executor, and one the driver, if they were empty."""
     most: int = 0
     """How many of the smallest executors the live cluster offers room for."""
+    unit: Resources = field(init=False)
+    """What is granted at once: an executor, or all of a gang."""
     simple: bool = field(init=False)
     """Whether all that counts are executors of one size, of cores and memory alone."""
     owed: dict[int, App] = field(default_factory=dict)
@@ -338,6 +342,7 @@ class Need:
     """The sizes of so many of the executors, if it is simple: what most apps request and are granted."""
 
     def __post_init__(self) -> None:
+        self.unit = self.executor * self.gang if self.gang else self.executor
         self.simple = not (self.growing or self.driver.cores or self.executor.others)
         if self.simple and self.executor.cores:
             self.multiples = {self.executor * number: number for number in range(1, 33)}
@@ -545,6 +550,8 @@ class App:
     """When (ms) its time was over; 0 = it is not (semantics X2)."""
     restarts: int
     """How often it was put back into its queue (semantics X6)."""
+    planned: bool
+    """Whether it is a gang that left by the plan, and comes back where the plan has it (semantics G8)."""
     spent: Spent
     private_json: bytes
     """Its private part, b"" where that is withheld."""
@@ -611,7 +618,7 @@ class App:
         self.ended = self.running_since = self.driver = None
         self.detail = self.unmet = ""
         self.granted = self.more = NOTHING
-        self.on_hold = self.warned = self.owed = self.unserved = False
+        self.on_hold = self.warned = self.owed = self.unserved = self.planned = False
         self.ready = True
         self.spent = NO_SPENT
         self.private_json = b""
@@ -734,6 +741,17 @@ class App:
         if self.executor_limit is None:
             return UNLIMITED_CORES
         return self.executor_limit - len(self.executors) + self.moved
+
+    @property
+    def members(self) -> list[Allocation]:
+        """Its executors that were not told to stop."""
+        return [one for one in self.executors.values() if one.status != "stopping"]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no executor of a gang is gone or has to stop alone, so that it can go on (semantics G8)."""
+        there = [one for one in self.executors.values() if one.status != "stopping" or one.leaves]
+        return len(there) == len(self.executors) == self.executor_limit
 
     def ran_by(self, at: int) -> int:
         """How long (ms) it has run at `at` (ms), of a maximum runtime (semantics X1)."""

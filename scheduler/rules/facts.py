@@ -109,6 +109,8 @@ class Facts:
         self.sealed = self.sealed_at = 0
         """The last position that is sealed, and when that was logged (ms)."""
         self.queue = AppQueue()
+        self.forming = ""
+        """The gang that was granted some of its executors: the others come before anything else (semantics G8)."""
         self.fleet = Fleet(executor_sizes(self.settings), self.minimum_executor())
         self.demands = Demands()
         """What apps that have not ended demand of their workers' labels (semantics P9)."""

@@ -93,11 +93,29 @@ def room_now(state: ClusterState, app: App, at: int, known: dict[Hashable, bool]
 
 def has_room_now(state: ClusterState, app: App, at: int) -> bool:
     """Whether a live worker has room for an executor of the app, and it may have it at time `at` (ms) (W7, P1)."""
+    if app.need.gang:
+        return not app.executors and gang_rooms(state, app, at) == app.need.gang
     lent = lending(state, app, at)
     if not (lent or is_choosy(state, app)):
         return state.fleet.has_room(sought_by(state, app, size_now(state.fleet, app.need), at))
     with state.seen_by(app, closed_to(state, app, at), lent):
         return state.fleet.has_room(sought_by(state, app, size_now(state.fleet, app.need), at))
+
+
+def gang_rooms(state: ClusterState, app: App, at: int) -> int:
+    """For how many executors of a gang there is room where it may have them, at most for all (semantics G8)."""
+    need = app.need
+    seeking, probes = sought_by(state, app, need.executor, at), state.indexes.probes.members
+    lent = lending(state, app, at)
+    if not (lent or is_choosy(state, app) or probes or app.holds):
+        return state.fleet.rooms_for(seeking, need.executor, need.gang)
+    found = 0
+    with state.seen_by(app, closed_to(state, app, at), lent):
+        for worker, free in state.fleet.candidates(seeking, state.settings.worker_selection):
+            found += 1 if worker in probes else free.holds(need.executor)
+            if found >= need.gang:
+                return need.gang
+    return found
 
 
 def could_host_elsewhere(state: ClusterState, size: Resources, workers: Collection[str]) -> bool:

@@ -219,6 +219,26 @@ class Fleet:
         """Whether a live worker offers that much, be it granted or not (semantics A8, N3)."""
         return any(may_use(offer, size) and offer.covers(size) for offer in self._offers)
 
+    def could_hold(self, sought: Resources, size: Resources, number: int) -> bool:
+        """Whether the live workers offer that many such sizes at once, be they granted or not (semantics G8)."""
+        for offer, workers in self._offers.items():
+            if may_use(offer, sought) and offer.covers(sought):
+                number -= offer.holds(size) * workers
+        return number <= 0
+
+    def rooms_for(self, sought: Resources, size: Resources, most: int) -> int:
+        """How many such sizes the live workers have free, `most` if there are more (semantics G8)."""
+        if self._moved:
+            self._sync()
+        found = 0
+        for index in range(bisect_left(self._by_cores, Resources(size.cores)), len(self._by_cores)):
+            shape = self._by_cores[index]
+            if may_use(shape, sought) and shape.covers(sought):
+                found += shape.holds(size) * len(self._workers[shape][1])
+                if found >= most:
+                    return most
+        return found
+
     def has_room(self, size: Resources) -> bool:
         """Whether a live worker has that much free."""
         if self._moved:

@@ -30,6 +30,22 @@ def check(state: ClusterState) -> None:
         raise InvariantViolated(state.head, violation)
 
 
+def check_after_turn(state: ClusterState) -> None:
+    """As `check`, and no gang has a part of its executors, or of its targets, once a turn is over (semantics G8)."""
+    check(state)
+    for part in parts_of_gangs(state):
+        raise InvariantViolated(state.head, part, "G8")
+
+
+def parts_of_gangs(state: ClusterState) -> Iterator[str]:
+    """A sentence for each gang that has a part of its executors or targets, as none has after a turn (G8)."""
+    for app in state.apps.values():
+        if app.spec.gang and app.goes_on:
+            number, there, targets = app.executor_limit, len(app.executors), len(app.holds)
+            if (app.members and not app.is_whole) or targets not in (0, number):
+                yield f"gang {app.id!r} of {number} has {there} executors, {len(app.members)} stay, {targets} targets"
+
+
 def violations(state: ClusterState) -> Iterator[str]:
     """A sentence for each ledger or index that differs from the recomputed one (semantics O2)."""
     yield from _balances(state)
@@ -140,6 +156,8 @@ def _needs(state: ClusterState) -> Iterator[str]:
         sizes = [size for size in (need.least, need.driver) if size.cores]
         offers = [worker.offer for worker in live if met_by(need.demand, worker.labels, worker.taints)]
         fits = all(any(offer.covers(size) for offer in offers) for size in sizes)
+        if fits and need.gang:
+            fits = sum([offer.holds(need.executor) for offer in offers]) >= need.gang
         if need.hostable != fits and (not need.demand or need.demand in used):
             yield f"live workers could host {need.least} or not, against what they offer"
     known = {id(need) for need in state.claims.needs.values()}

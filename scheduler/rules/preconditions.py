@@ -336,6 +336,8 @@ def _sized(event: events.AppRegistered) -> Broken:
         counted = isinstance(event.sizing, Fixed) and event.sizing.counted and event.executor_limit is not None
         if not counted or not 0 <= least <= backlog <= most or step < 1:
             return "L6", f"app {event.app!r} cannot be elastic between {least} and {most} executors"
+    if event.gang and not (event.programs and event.executor_limit and event.driver is None):
+        return "G8", f"app {event.app!r} is a gang without a number of executors that run programs"
     if event.programs:
         counted = isinstance(event.sizing, Fixed) and event.sizing.counted and event.executor_limit is not None
         if not counted or event.tasks or event.elastic is not None:
@@ -406,6 +408,8 @@ def _executor_allocated(state: Facts, event: events.ExecutorAllocated) -> Broken
     broken = _granted(state, app, event)
     if broken is not None or app is None:
         return broken
+    if app.spec.gang and app.executors and state.forming != event.app:
+        return "G8", f"app {event.app!r} is a gang, and is granted its executors when it holds none"
     if event.executor != executor_id(event.app, app.next_executor):
         return "P6", f"the next executor of app {event.app!r} is {executor_id(event.app, app.next_executor)!r}"
     if app.spec.driver is not None and not app.driver_runs:
@@ -421,6 +425,13 @@ def _executor_allocated(state: Facts, event: events.ExecutorAllocated) -> Broken
     if not request.has_room(held, event.resources):
         return "A2", f"app {event.app!r} requests {request}, and would be granted more"
     return None
+
+
+def of_whole_gang(state: Facts, event: Event, at: int) -> Broken:
+    """A gang of which some executors are granted gets the others in the same turn, before anything else (G8)."""
+    if isinstance(event, events.ExecutorAllocated) and event.app == state.forming and at == state.at:
+        return None
+    return "G8", f"app {state.forming!r} is a gang, and is granted a part of its executors"
 
 
 def _driver_allocated(state: Facts, event: events.DriverAllocated) -> Broken:
@@ -499,7 +510,7 @@ def _executor_revoked(state: Facts, event: events.ExecutorRevoked) -> Broken:
         return broken
     hold = state.holds.get(event.hold)
     if event.why is not None:
-        return _told_to_leave(event, hold)
+        return _told_to_leave(event, hold, with_gang=state.apps[event.app].spec.gang)
     if hold is None or (hold.worker, hold.app, hold.reason) != (event.worker, event.claimant, "reclaim"):
         return "E5", f"no room is held on worker {event.worker!r} for a claim of app {event.claimant!r}"
     if hold.app == event.app:
@@ -523,11 +534,11 @@ def _leaves_before_window(state: Facts, event: events.ExecutorRevoked) -> Broken
     return None
 
 
-def _told_to_leave(event: events.ExecutorRevoked, target: Hold | None) -> Broken:
+def _told_to_leave(event: events.ExecutorRevoked, target: Hold | None, *, with_gang: bool) -> Broken:
     """An executor that leaves for a target (semantics H7)."""
     if target is None or target.app != event.claimant or target.reason not in TARGETS:
         return "H6", f"no target of app {event.claimant!r} begins at position {event.hold}"
-    if event.why != "cap" and target.worker != event.worker:
+    if event.why != "cap" and not with_gang and target.worker != event.worker:
         return "H6", f"the target of position {event.hold} is on worker {target.worker!r}"
     if event.app == event.claimant:
         return "H6", f"app {event.app!r} cannot take an executor of its own"
@@ -592,7 +603,7 @@ def _target_set(state: Facts, event: events.TargetSet) -> Broken:
         return "H6", f"worker {event.worker!r} is not live"
     if event.amounts.cores < 1 or not worker.offer.covers(event.amounts):
         return "H6", f"worker {event.worker!r} offers {worker.offer}, no room for {event.amounts}"
-    if worker.holds:
+    if any(not app.spec.gang or hold.app != app.id for hold in worker.holds.values()):
         return "H6", f"worker {event.worker!r} has a target already"
     return None
 

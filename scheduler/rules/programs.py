@@ -5,6 +5,7 @@ Like `decide`, these functions read the state and return events.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -16,12 +17,13 @@ from scheduler.model.resources import NOTHING, Amounts, Resources
 from scheduler.model.text import MAX_DETAIL
 from scheduler.rules import validate
 from scheduler.rules.labels import demand_of, met_by
+from scheduler.rules.placement.executors import PLACEMENTS
 from scheduler.rules.placement.sizing import memory_of
 from scheduler.rules.validate import check_range, shorten
 
 if TYPE_CHECKING:
     from scheduler.model.commands import FinishApp, LoseOwner, SubmitApp
-    from scheduler.model.events import AppRegistered
+    from scheduler.model.events import AppRegistered, ClusterConfigured
     from scheduler.rules.entities import App, Company
     from scheduler.rules.state import ClusterState
 
@@ -103,12 +105,47 @@ def check_terms(command: SubmitApp) -> None:
         raise InvalidCommand("an app with a driver ends with its driver; leave out --owner-timeout")
 
 
+def check_gang(settings: ClusterConfigured, command: SubmitApp) -> None:
+    """Raises: InvalidCommand unless the submission of a gang says how many programs it has, and may be decided so."""
+    if not command.executor_program:
+        raise InvalidCommand("a gang is executors that run a program; add --executor-program, and --executors N")
+    if command.driver:
+        raise InvalidCommand("an app with a driver is no gang, since its driver starts first; leave out --gang")
+    if command.owner_timeout_s is not None:
+        raise InvalidCommand("an app with an owner gets executors as that asks for them; leave out --gang")
+    if command.executor_limit == 0 or (command.executor_limit is None and command.cores is None):
+        raise InvalidCommand("a gang has a number of executors from the start; give --executors N, one or more")
+    if (why := hindered(settings)) is not None:
+        raise InvalidCommand(f"there are no gangs here, since {why}; leave out --gang")
+
+
+def hindered(settings: ClusterConfigured) -> str | None:
+    """Why there are no gangs under these settings; None if there are."""
+    if settings.admission == "open":
+        return "executors come one by one with the setting admission=open"
+    if PLACEMENTS[settings.placement].one_a_worker:
+        return f"an app has one executor a worker with the setting placement={settings.placement}"
+    return None
+
+
+def check_settings(apps: Iterable[App], settings: ClusterConfigured) -> None:
+    """Raises: InvalidCommand if there are no gangs under these settings, and one has not ended."""
+    why = hindered(settings)
+    if why is None:
+        return
+    for app in apps:
+        if app.spec.gang and app.ended is None:
+            raise InvalidCommand(
+                f"app {app.id!r} is a gang, and {why}; change it once that has ended, or `fairlog kill {app.id}` first"
+            )
+
+
 def check_together(state: ClusterState, company: Company, command: SubmitApp, app: AppRegistered) -> None:
     """Raises: NeverTogether if all programs of the app can never run at once (semantics N3), InvalidCommand.
 
     Counted are the workers of N3, as if they were empty, and the quota of a company that may not borrow.
     """
-    if not command.all_at_once:
+    if not (command.all_at_once or command.gang):
         return
     sizing, number = app.sizing, app.executor_limit or 0
     if not app.programs or not isinstance(sizing, Fixed):
@@ -119,7 +156,7 @@ def check_together(state: ClusterState, company: Company, command: SubmitApp, ap
     demand = demand_of(app.require, app.avoid, app.tolerate)
     most = sum([worker.offer.holds(sizing.each) for worker in known if met_by(demand, worker.labels, worker.taints)])
     if number > most:
-        raise NeverTogether(number, str(sizing.each), "the cluster, were it empty,", most)
+        raise NeverTogether(number, str(sizing.each), "the cluster, were it empty,", most, gang=command.gang)
     spec = company.spec
     if spec.may_borrow or spec.by_default:
         return
@@ -129,7 +166,7 @@ def check_together(state: ClusterState, company: Company, command: SubmitApp, ap
         quota = Quota(sum([worker.offer for worker in known], NOTHING) * numerator, denominator)
     most = quota.holds(sizing.each)
     if number > most:
-        raise NeverTogether(number, str(sizing.each), f"the quota of company {spec.company!r}", most)
+        raise NeverTogether(number, str(sizing.each), f"the quota of company {spec.company!r}", most, gang=command.gang)
 
 
 def resized(app: App, sizing: Fixed, cores: int | None, memory_mb: int | None, others: Amounts | None) -> Fixed:

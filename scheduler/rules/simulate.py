@@ -216,7 +216,7 @@ class _SimulatedCourse:
     def _settle(self, turn: Turn, *, due: bool) -> None:
         """Decide the turn after its inputs, and add the decisions."""
         turn.settle(due=due)
-        invariants.check(self.state)
+        invariants.check_after_turn(self.state)
         if self._timed:
             self._note_stops(turn)
         for event, _ in turn.entries:

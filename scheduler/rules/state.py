@@ -29,7 +29,7 @@ from scheduler.rules.fold import accounts, apps, cluster, grants, workers
 from scheduler.rules.fold.effects import count_apps, count_size, plan_windows, reconsider, set_live, set_quotas
 from scheduler.rules.labels import demands_of
 from scheduler.rules.placement.sizing import executor_sizes
-from scheduler.rules.preconditions import PRECONDITIONS
+from scheduler.rules.preconditions import PRECONDITIONS, of_whole_gang
 
 CHANGED_APPS = 1_000
 """So many apps may have changed before the indexes follow: a replay asks for none, and would note every app."""
@@ -56,6 +56,8 @@ class ClusterState(Facts):
         """
         holds, fold, done, of_app, of_worker, ends = _FOLDS[type(event)]
         broken = holds(self, event) if at >= self.at else ("T2", f"time {at} is before {self.at}")
+        if self.forming and broken is None:
+            broken = of_whole_gang(self, event, at)
         if broken is not None:
             rule, why = broken
             raise InvariantViolated(self.head + 1, f"{type(event).__name__}: {why}", rule)
@@ -310,14 +312,14 @@ def _lost_facts(worker: LostWorker) -> dict[str, Any]:
 _APP_LINKS = (
     *("id", "spec", "private_json", "spent", "accounts", "usage", "executors", "driver", "holds"),
     *("standings", "need", "more", "usable", "unserved"),
-    *("demand", "tries", "moved", "moving", "leaving", "not_before", "cancelled", "restarts"),
+    *("demand", "tries", "moved", "moving", "leaving", "not_before", "cancelled", "restarts", "planned"),
 )
 
 
 def _app_facts(app: App) -> dict[str, Any]:
     facts, driver = _facts(app, *_APP_LINKS), app.driver and app.driver.id
     facts |= to_builtins({**app.demand._asdict(), **app.tries._asdict()})
-    for name in ("not_before", "cancelled", "restarts"):
+    for name in ("not_before", "cancelled", "restarts", "planned"):
         if value := getattr(app, name):  # few have one
             facts[name] = to_builtins(value)
     return {**facts, "spec": to_builtins(app.registered), "executors": list(app.executors), "driver": driver}

@@ -20,7 +20,7 @@ from scheduler.rules.kinds import amounts_named, per_task
 from scheduler.rules.labels import MOST_DEMANDS, demand_of, excluded_by, met_by
 from scheduler.rules.limiting import check_submission
 from scheduler.rules.placement.sizing import memory_of, requested_resources, smallest_cores
-from scheduler.rules.programs import check_terms, check_together, of_programs
+from scheduler.rules.programs import check_gang, check_terms, check_together, of_programs
 from scheduler.rules.request import Asked, asked
 from scheduler.rules.runtime import runtime_of, warning_of
 from scheduler.rules.state import ClusterState
@@ -54,7 +54,7 @@ def registration(state: ClusterState, company: Company, command: SubmitApp, at: 
         raise InvalidCommand(f"the kind of an app must be batch or sql, not {command.kind[:40]!r}")
     counted = command.elastic is not None or command.executor_program or bool(command.prefer)
     sizes = not counted or (command.executor_cores, command.executor_memory_mb) != (None, None)
-    if counted:
+    if counted or command.gang:
         command = _counted(state, command)
     asks = (command.memory_per_task_mb, command.retries, command.time_limit_s, command.priority)
     terms = (command.executor_limit, command.reclaim_signal, command.grace_s, command.owner_timeout_s)
@@ -97,6 +97,7 @@ def registration(state: ClusterState, company: Company, command: SubmitApp, at: 
         image=image_of(command.image),
         no_requeue=command.no_requeue,
         min_runtime_s=_min_runtime(command.min_runtime_s, state.settings.max_min_runtime_s),
+        gang=command.gang,
         **_demanded(state, command),
     )
     if state.settings.admission == "fair":
@@ -379,6 +380,8 @@ def _sizing(command: SubmitApp, kinds: Sequence[str]) -> Sizing:
 
 def _counted(state: ClusterState, command: SubmitApp) -> SubmitApp:
     """The submission of an app whose executors are of one size, as one of fixed executors (semantics L6, L7, G1)."""
+    if command.gang:
+        check_gang(state.settings, command)
     if command.prefer:
         command = _preferring(state, command)
     if command.executor_program:
@@ -442,7 +445,7 @@ def _driver(command: SubmitApp, kinds: Sequence[str]) -> Resources | None:
 def _first_unit(state: ClusterState, app: AppRegistered) -> Resources:
     """An executor of the app, with its driver if it has one (semantics H5)."""
     need = state.claims.need(app, app.sizing, app.requested, app.executor_limit, app.driver or NOTHING)
-    return need.executor + need.driver
+    return need.unit + need.driver
 
 
 def _check_purchase(company: Company, app: AppRegistered, unit: Resources | None) -> None:

@@ -23,12 +23,18 @@ def is_quick(running_since: int, at: int) -> bool:
 
 
 def failures_in_a_row(app: App, executor: Allocation, at: int) -> int:
-    """The app's row of failures with that of the executor at `at` (ms): running ends it, for programs 10 s (W5, G2)."""
-    return 1 if app.spec.programs and not is_quick(executor.running_since, at) else app.failures + 1
+    """The app's row of failures with that of the executor at `at` (ms): running ends it, for programs 10 s (W5, G2).
+
+    That of a gang never ends: each failure stops all of it (G8).
+    """
+    ended = app.spec.programs and not app.spec.gang and not is_quick(executor.running_since, at)
+    return 1 if ended else app.failures + 1
 
 
 def serving(app: App, without: Allocation, at: int) -> int:
     """How many other executors of the app keep it from failing at `at` (ms): those that run, programs for 10 s (G2)."""
+    if app.spec.gang:
+        return 0
     if not app.spec.programs:
         return app.running - (without.status == "running")
     others = [one for one in app.executors.values() if one is not without and one.status == "running"]

@@ -144,6 +144,7 @@ def app(state: ClusterState, *, app: str) -> AppDetails:
         reclaim_signal=spec.reclaim_signal or None,
         min_runtime=spec.min_runtime_s,
         executor_program=spec.programs,
+        gang=spec.gang or None,
         executors_granted=found.next_executor,
         grace=spec.grace_s,
         network=spec.network or "host",

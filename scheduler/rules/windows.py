@@ -160,7 +160,8 @@ def _ended(state: ClusterState, window: Window, at: int) -> Iterator[Event]:
     for worker in workers:
         for held in worker.executors.values():
             told = held.revoked == "window" and held.deadline > at
-            if told and not held.moved and not state.apps[held.app].over:
+            app = state.apps[held.app]
+            if told and not held.moved and not app.over and (app.is_whole or not app.spec.gang):
                 yield RevocationWithdrawn(app=held.app, executor=held.id, worker=worker.id)
 
 

@@ -33,7 +33,7 @@ from scheduler.model.events import (
 )
 from scheduler.model.resources import Resources
 from scheduler.model.sender import NOBODY, By
-from scheduler.rules.invariants import check
+from scheduler.rules.invariants import check, parts_of_gangs
 from scheduler.rules.preconditions import EDITIONS
 from scheduler.rules.state import ClusterState
 from scheduler.rules.turn import Turn
@@ -106,6 +106,7 @@ class Cluster:
         turn.settle()
         if not self.each_event:
             check(self.state)
+        assert list(parts_of_gangs(self.state)) == []
         self._note(turn)
         if refused:
             raise refused[0]

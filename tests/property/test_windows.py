@@ -115,7 +115,7 @@ def _settings(random: Random) -> dict[str, object]:
     }
 
 
-class _Machines:
+class Machines:
     """Ends what was told to stop: what leaves by a date at that date, everything after its grace at the latest."""
 
     def __init__(self, cluster: Cluster) -> None:
@@ -140,7 +140,11 @@ class _Machines:
     def _gone_by(self, held: Allocation) -> int:
         state = self.cluster.state
         app = state.apps[held.app]
-        stop = app.ended is not None or held.revoked in ("killed", "idle") or (held.revoked is None and not app.over)
+        stop = (
+            app.ended is not None
+            or held.revoked in ("killed", "idle", "gang")
+            or (held.revoked is None and not app.over)
+        )
         if not stop and not app.over:
             grace_s = max(GRACE_S, app.spec.grace_s or 0) if held.revoked == "window" else GRACE_S
             return held.deadline + 1000 * grace_s if held.firm else 1 << 62
@@ -178,7 +182,7 @@ def lived(seed: int) -> dict[str, int]:
         found["windows"] += isinstance(event, WindowAdded)
 
     cluster = Cluster(_settings(random), before=before, each_event=False, each_refusal=False)
-    machines = _Machines(cluster)
+    machines = Machines(cluster)
     quotas: list[dict[str, Any]] = [{}, {}, {"cores": 16, "memory_mb": 1 << 16}, {"part": "1/2", "borrow": True}]
     for number in range(3):
         cluster.turn(RegisterCompany(company=f"c{number}", **random.choice(quotas)))

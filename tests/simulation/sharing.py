@@ -22,10 +22,12 @@ from scheduler.model.quota import Quota
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.entities import App, Worker
 from scheduler.rules.failures import closed_to
+from scheduler.rules.invariants import parts_of_gangs
 from scheduler.rules.share.demands import held_units, units_of, wanted_units
 from scheduler.rules.share.entitlement import Entitlement, entitlement, filling
 from scheduler.rules.share.fill import Leaf
 from scheduler.rules.stage.needs import runs_for_s
+from scheduler.rules.stage.room import targets_made
 from scheduler.rules.state import ClusterState
 from tests.property.given import decides_nothing_more
 from tests.property.lawful import leaves_for_a_need, within_cap
@@ -59,7 +61,8 @@ class Sharing:
                 self._begins(state, event, at)
             case TargetSet():
                 most = max(1, sum(worker.status == "alive" for worker in state.workers.values()) // 4)
-                if len(state.holds) >= most:
+                own = state.apps[event.app].spec.gang and state.apps[event.app].holds
+                if targets_made(state) >= most and not own:
                     raise RuleBroken("H6", f"{len(state.holds)} targets of at most {most} are there, and one more")
             case ExecutorRevoked(why=str()):
                 self._tells(state, event)
@@ -111,6 +114,8 @@ class Sharing:
     def after(self, state: ClusterState) -> None:
         """Check the state at the end of a turn."""
         _leaves_before_windows(state)
+        for part in parts_of_gangs(state):
+            raise RuleBroken("G8", part)
         if not state.by_entitlement:
             return
         entitled = entitlement(state)
@@ -234,16 +239,23 @@ def _is_lent(state: ClusterState) -> None:
         without, size = closed_to(state, app, state.at), app.need.executor
         if not app.requested.covers(app.granted - app.moving + app.unplaced_driver + size):
             continue
+        if app.need.gang and (app.executors or app.planned):
+            continue
+        rooms = 0
         for worker in state.workers.values():
             usable = worker.status == "alive" and worker.suspicion is None and worker.id not in without
             if usable and not _excluded(app, worker) and worker.open_to(app.id).covers(size):
-                raise RuleBroken("H5", f"{app.id} could use what is left on {worker.id}")
+                rooms += worker.open_to(app.id).holds(size) if app.need.gang else 1
+                if rooms >= app.need.gang:
+                    raise RuleBroken("H5", f"{app.id} could use what is left on {worker.id}")
 
 
 def _has_targets(state: ClusterState, entitled: Entitlement) -> None:
     """Check that a need waits for no target where surplus makes room on a worker, unless K have targets (H6)."""
-    if len(state.holds) >= max(1, state.fleet.live // 4):
+    if targets_made(state) >= max(1, state.fleet.live // 4):
         return
+    if any(app.need.gang and not app.holds for app in state.indexes.needy):
+        return  # one that waits for the targets of others comes before further ones (G8)
     for app in state.indexes.needy:
         if app.lack.units <= len(app.holds) or not state.companies[app.spec.company].spec.may_borrow:
             continue

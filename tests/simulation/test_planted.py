@@ -234,6 +234,10 @@ def targets_lend_their_room_for_any_time(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("scheduler.rules.preconditions.lent_on", lambda _, worker, __: [*worker.holds])
 
 
+def the_others_go_on_without_one_of_their_gang(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("scheduler.rules.decide.broken_up", lambda *_: [])
+
+
 def failed_tasks_are_tried_again_at_once(patch: pytest.MonkeyPatch) -> None:
     waiting = "if backoff_s > 0 then\n        task.due_at"
     assert waiting in worklist_lua.STEP
@@ -346,6 +350,7 @@ PLANTS: dict[Plant, Found] = {
     nobody_leaves_before_a_window: Found("W14"),
     windows_keep_nobody_out: Found("W14"),
     targets_lend_their_room_for_any_time: Found("H11"),
+    the_others_go_on_without_one_of_their_gang: Found("G8", from_seed=200),
     failed_tasks_are_tried_again_at_once: Found(6),
     masters_permit_everything: Found(9, accounts=True),
     unsigned_messages_are_taken: Found(9, from_seed=40, accounts=True),

@@ -124,6 +124,8 @@ class World:
         self.outlive_agent = random.random() < 0.8
         self.programs = Random(f"programs {seed}") if seed >= PROGRAMS_FROM and seed % 3 == 1 else None
         """What apps of programs are drawn from, in clusters that have some (semantics G)."""
+        self.with_gangs = seed % 2 == 0
+        """Whether those of them that can are gangs (semantics G8)."""
         self.labels = Random(f"labels {seed}") if self.door is None and seed % 4 == 1 else None
         """What labels, taints and demands are drawn from, in clusters that have some (semantics P9)."""
         self.alike = Random(f"alike {seed}") if seed % 8 == 7 else None
@@ -704,6 +706,8 @@ def _submit_programs(world: World, random: Random) -> None:
             about["owner_timeout_s"] = random.choice((2, 30))
         case _:
             pass
+    if about["executor_limit"] and world.with_gangs and not {"driver", "owner_timeout_s"} & {*about}:
+        about["gang"] = True
     fails = frozenset(range(3)) if random.random() < 0.2 else frozenset()
     world.natures[name] = Nature(random.choice((500, 3_000, 8_000)), fails)
     company, user = random.choice(COMPANIES), random.choice(("ann", "bob"))

@@ -59,11 +59,18 @@ def rule_of_input(command: commands.Command | None, done: Event | None, due: Eve
         return _ENTAILED[kind]
     if isinstance(event, events.AppRemoved) and event.reason == "expired":
         return "X2"
+    if isinstance(event, ExecutorRevoked) and event.gang:
+        return "G8"
     if isinstance(command, commands.EndedExecutor):
-        if isinstance(event, events.AppRemoved) and event.reason == "finished":
-            return "G2"
-        return "W9" if command.unstartable and kind is events.AppRemoved else _OF_AN_END.get(kind, "A5")
+        return _of_an_end(command, event, kind)
     return next((rule for rule, kinds in _OF_COMMANDS.items() if isinstance(command, kinds)), "T2")
+
+
+def _of_an_end(command: commands.EndedExecutor, event: Event | None, kind: type[Any]) -> str:
+    """The rule of what follows from the end of an executor."""
+    if isinstance(event, events.AppRemoved) and event.reason == "finished":
+        return "G2"
+    return "W9" if command.unstartable and kind is events.AppRemoved else _OF_AN_END.get(kind, "A5")
 
 
 def broken(state: ClusterState, done: Event | None, due: Event | None) -> str:

@@ -273,6 +273,11 @@ JOB_OPTIONS: Sequence[Callable[[Any], Any]] = (
         help="Run CMD once in each executor, with all its cores and memory.",
     ),
     flag(
+        "--gang",
+        help="Start the programs of --executor-program all at once or not at all. If one fails or is lost, all begin "
+        "anew.",
+    ),
+    flag(
         "--as-many-as-fit",
         help="The programs of --executor-program need not run at once: accept more than the cluster can ever hold.",
     ),
@@ -484,6 +489,8 @@ def job_of(  # noqa: PLR0913 (the options that describe an app)
     fitting = asked.pop("as_many_as_fit")
     if fitting and not asked["executor_program"]:
         raise click.UsageError("--as-many-as-fit is for --executor-program; add it")
+    if fitting and asked["gang"]:
+        raise click.UsageError("a gang starts all at once; leave out --as-many-as-fit or --gang")
     asked["all_at_once"] = needs_all(asked) and not fitting
     near = merge_near(pair for pairs in prefer for pair in pairs)
     if near:

@@ -137,6 +137,8 @@ def _app_changed(facts: Facts, event: events.AppChanged) -> None:
     facts.claims.restate(app, asked.request)
     limit, wanted = app.executor_limit, app.wants_more
     app.done_cores, app.executor_limit = event.done_cores, event.executor_limit
+    if app.spec.gang and (event.executor_limit or 0) > (limit or 0):  # all of it runs again (semantics G8)
+        facts.ranks.pop(app.id, None)
     if event.sizing is not app.sizing:
         count_size(facts, app, -1)
         app.sizing = event.sizing
@@ -252,7 +254,7 @@ def _app_requeued(facts: Facts, event: events.AppRequeued) -> None:
     facts.claims.withdraw(app)
     app.restarts += 1
     app.admitted = app.admitted_at = app.done_cores = app.returned_at = app.failures = app.ran_ms = app.owed_since = 0
-    app.running_since, app.warned, app.ready, app.owed = None, False, False, False
+    app.running_since, app.warned, app.ready, app.owed, app.planned = None, False, False, False, False
     app.lack = NO_LACK
     app.tries = app.tries._replace(driver_ends=0, driver_after=0)
 

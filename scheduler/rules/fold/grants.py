@@ -90,6 +90,9 @@ def _executor_allocated(facts: Facts, event: events.ExecutorAllocated) -> None:
             facts.changed.app(told)
     if app.spec.programs:
         facts.ranks.setdefault(app.id, Ranks()).take(event.executor, app.executor_limit or 0)
+        if app.spec.gang:
+            facts.forming = app.id if len(app.executors) < (app.executor_limit or 0) else ""
+            app.planned = False
     if event.requested is not None:
         before = app.requested
         add_request(app.accounts, event.requested - before)
@@ -134,8 +137,11 @@ def _executor_revoked(facts: Facts, event: events.ExecutorRevoked) -> None:
     executor.firm = event.hold > 0 and facts.settings.reclaim_patience_s is not None
     if event.window:
         executor.revoked, executor.firm = "window", True
+    if event.gang:
+        executor.revoked = "gang"
     if event.why == "plan":
         app.lack = app.lack.brought_forward(executor.deadline, facts.at)
+        app.planned = app.spec.gang
     if event.why == "move":
         executor.moved = True
         if app.id in facts.ranks:
@@ -154,7 +160,7 @@ def _revocation_withdrawn(facts: Facts, event: events.RevocationWithdrawn) -> No
     executor.status = "running" if executor.was_running else "starting"
     app.running += executor.was_running
     executor.revoked, executor.claim, executor.deadline, executor.was_running = None, 0, 0, False
-    executor.firm = False
+    executor.firm = app.planned = False
     if app.id in facts.ranks and executor.id not in facts.ranks[app.id].held:
         facts.ranks[app.id].take(executor.id, app.executor_limit or 0)
     if executor.idle_since is not None:
@@ -256,7 +262,7 @@ def _note_end(facts: Facts, event: events.ExecutorRemoved, executor: Allocation,
     """What the end says of the app (semantics W5), and of the worker for the app (W7, W9) and for everybody (W8)."""
     if event.reason == "failed":
         app.failures = failures_in_a_row(app, executor, facts.at)
-    elif event.reason == "exited" and app.spec.programs:
+    elif event.reason == "exited" and app.spec.programs and not app.spec.gang:
         app.failures = 0
     if event.finished and app.troubles:
         app.troubles.pop(worker.id, None)

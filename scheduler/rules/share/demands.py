@@ -131,7 +131,8 @@ def leaf_of(fleet: Fleet, app: App, rank: tuple[int, ...]) -> Leaf | None:
     driver = seeking(app)[1]
     alone = driver is not NOTHING and not _stand_together(fleet, driver, sought(app.need.executor, demand), demand)
     size = size_of(app)
-    return Leaf(app.id, size, most, least, driver=driver, alone=alone, held=held_units(app), rank=rank)
+    gang = app.need.gang > 0
+    return Leaf(app.id, size, most, least, driver=driver, alone=alone, held=held_units(app), rank=rank, gang=gang)
 
 
 def size_of(app: App) -> Resources:

@@ -44,11 +44,18 @@ class Leaf:
     driven: bool = False
     """Whether it is entitled to its driver."""
     cause: Cause = ""
+    gang: bool = False
+    """Whether all its executors are one unit (semantics G8)."""
 
     @property
     def starts(self) -> bool:
         """Whether its next unit has its driver in it."""
         return self.driver is not NOTHING and not self.driven
+
+    @property
+    def several(self) -> bool:
+        """Whether its next unit is something else than one executor."""
+        return self.gang or (self.driver is not NOTHING and not self.driven)
 
     def wants(self, *, beyond: bool) -> bool:
         """Whether it can use a unit more, within its least number or `beyond` that."""
@@ -60,7 +67,7 @@ class Leaf:
     def unit(self) -> tuple[Resources, ...]:
         """What is handed out next, in one piece a worker, the largest first."""
         if not self.starts:
-            return (self.size,)
+            return (self.size,) * self.most if self.gang else (self.size,)
         both = self.most and not self.alone
         return tuple(sorted((self.driver, self.size), reverse=True)) if both else (self.driver,)
 
@@ -68,13 +75,21 @@ class Leaf:
     def amounts(self) -> Resources:
         """What is handed out next, in all."""
         if not self.starts:
-            return self.size
+            return self.size * self.most if self.gang else self.size
         return self.driver + self.size if self.most and not self.alone else self.driver
 
     @property
     def is_held(self) -> bool:
         """Whether it holds already what would be handed out next."""
         return self.units < self.held and not self.starts
+
+    @property
+    def among_equals(self) -> int:
+        """Its place among units of equal amounts: of fewer executors first, then what it holds already (H3).
+
+        A gang's unit never takes turns with one executor of as much: what is handed out would change with who holds it.
+        """
+        return 2 * self.most + (not self.is_held) if self.gang else not self.is_held
 
 
 @dataclass(slots=True, eq=False)
@@ -224,7 +239,7 @@ class UserNode(Node):
         for size, there in runs:
             in_a_row = min(there, left)
             taken = 0
-            while taken < in_a_row and (leaf := self.next()) is not None and not leaf.starts and leaf.size == size:
+            while taken < in_a_row and (leaf := self.next()) is not None and not leaf.several and leaf.size == size:
                 units = min(in_a_row - taken, (leaf.least if leaf.units < leaf.least else leaf.most) - leaf.units)
                 leaf.units += units
                 taken += units
@@ -238,8 +253,8 @@ class UserNode(Node):
         return self.number
 
 
-Key = tuple[int, Resources, bool, tuple[int, ...]]
-"""Whose turn it is, the least first: level of the share, next unit, whether nobody holds that, and rank (H3)."""
+Key = tuple[int, Resources, int, tuple[int, ...]]
+"""Whose turn it is, the least first: level of the share, next unit, its place among equal ones, and rank (H3)."""
 
 
 @dataclass(slots=True, eq=False)
@@ -255,7 +270,7 @@ class CompanyNode(Node):
     """When it was selected last, by log position, as the ranks of its pending apps have it."""
     changed: int = 0
     """The number of the filling for which the ties among its users were looked at last."""
-    turn: Key = (-1, NOTHING, True, ())
+    turn: Key = (-1, NOTHING, 1, ())
     """The place of the user that was handed something last."""
 
     @property
@@ -377,7 +392,7 @@ class Mark:
     rooms: dict[Resources, int]
     full: set[Resources]
     starts: set[Resources]
-    """What units were in all that had a driver in them."""
+    """What units were in all that were more than one executor."""
     handed: int
     dropped: int
     companies: list[tuple[Resources, Resources, Key]]
@@ -532,7 +547,7 @@ class Filling:
         if len(tied) < number:
             return False
         for _, user, leaf in tied[:number]:
-            if leaf.starts:
+            if leaf.several:
                 return False
             leaf.units += 1
             user.used += leaf.size
@@ -541,8 +556,8 @@ class Filling:
 
     def _hand(self, company: CompanyNode, user: UserNode, leaf: Leaf) -> None:
         size = leaf.size
-        if leaf.starts:
-            self._hand_first(company, user, leaf)
+        if leaf.several:
+            self._hand_several(company, user, leaf)
         elif size in self._full:
             leaf.cause = "room"
         elif company.capped and not company.quota.covers(company.used, size):
@@ -566,9 +581,9 @@ class Filling:
             user.marred = True
             self.dropped.append(leaf)
 
-    def _hand_first(self, company: CompanyNode, user: UserNode, leaf: Leaf) -> None:
-        """A unit that has a driver in it."""
-        unit, amounts = leaf.unit, leaf.amounts
+    def _hand_several(self, company: CompanyNode, user: UserNode, leaf: Leaf) -> None:
+        """A unit that has a driver in it, or all executors of a gang."""
+        unit, amounts, starts = leaf.unit, leaf.amounts, leaf.starts
         user.marred = True
         self._starts.add(amounts)
         if amounts.others or not amounts.memory_mb:
@@ -577,7 +592,7 @@ class Filling:
             leaf.cause = "room"
         elif company.capped and not company.quota.covers(company.used, amounts):
             leaf.cause = "cap"
-        elif not may_start(company.quota, company.drivers, leaf.driver):
+        elif starts and not may_start(company.quota, company.drivers, leaf.driver):
             leaf.cause = "drivers"
         elif not self.rooms.take_all(unit):
             leaf.cause = "room"
@@ -587,20 +602,21 @@ class Filling:
             self.handed.append((leaf.app, unit))
             user.used += amounts
             company.used += amounts
-            company.drivers += leaf.driver
-            leaf.driven = True
-            leaf.units += len(unit) - 1
+            if starts:
+                company.drivers += leaf.driver
+                leaf.driven = True
+            leaf.units += len(unit) - starts
 
     def _user_key(self, user: UserNode, leaf: Leaf) -> Key:
         """Whose turn it is among the users of a company, `leaf` being next of this one (semantics H3)."""
         amounts = leaf.amounts
         level = level_of(self._of_users, self._of_users, user.used, amounts.others)
-        return level, amounts, not leaf.is_held, leaf.rank
+        return level, amounts, leaf.among_equals, leaf.rank
 
     def _company_key(self, company: CompanyNode, first: Key) -> Key:
         """Whose turn it is among companies, `first` being that of its user who comes first."""
-        _, amounts, free, rank = first
-        return level_of(company.quota, self._unnamed, company.used, amounts.others), amounts, free, rank
+        _, amounts, among, rank = first
+        return level_of(company.quota, self._unnamed, company.used, amounts.others), amounts, among, rank
 
 
 def _by_key(tied: tuple[Key, UserNode, Leaf]) -> Key:

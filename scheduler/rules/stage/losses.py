@@ -25,6 +25,12 @@ def side_of(app: App, claimant: App) -> tuple[str, str] | None:
     return (spec.company, spec.user) if spec.user != own.user else None
 
 
+def leaving_with(state: ClusterState, one: Allocation) -> list[Allocation]:
+    """The executors that leave if that one does: of a gang all (semantics G8)."""
+    app = state.apps[one.app]
+    return app.members if app.spec.gang else [one]
+
+
 class Losses:
     """Executors that leave for a claimant, and what their apps, users and companies hold beside them.
 
@@ -59,12 +65,21 @@ class Losses:
             self._is_surplus(one, makes) or (lent is not None and self._is_followed(one, lent))
         )
         if may:
-            self._count(one)
+            for each in leaving_with(self._state, one):
+                self._count(each)
         return may
+
+    def release(self, gone: Iterable[Allocation]) -> None:
+        """These were taken last, and need not leave."""
+        for one in gone:
+            self._count(one, -1)
+            self.taken.remove(one)
 
     def may_stay(self, one: Allocation) -> bool:
         """Whether neither its app nor its user or company does without an executor that was told to leave (H7)."""
         app = self._state.apps[one.app]
+        if app.spec.gang and not app.is_whole:
+            return False
         return not (app.over or self._app_spares(one, self._left(app)) or self._side_spares(app))
 
     def back(self, one: Allocation) -> Resources:
@@ -110,6 +125,8 @@ class Losses:
         left = self._left(app)
         if app.over or left <= 0:
             return False
+        if app.spec.gang:
+            return self._entitled.units(app) == 0
         after = self._left(app, one.resources.cores)
         if not self._app_spares(one, after):
             return False
@@ -124,7 +141,7 @@ class Losses:
         """Whether its side does without it, by what can make room for it elsewhere."""
         state = self._state
         app = state.apps[one.app]
-        if app.over or not self._side_spares(app, one.resources):
+        if app.over or app.spec.gang or not self._side_spares(app, one.resources):
             return False
         kept, side = closed_to(state, app, state.at), side_of(app, self._claimant)
         for other in lent:
@@ -132,6 +149,7 @@ class Losses:
             if side_of(theirs, self._claimant) != side or worker.id == one.worker or worker.id in kept or worker.holds:
                 continue
             usable = worker.status == "alive" and worker.suspicion is None
+            usable = usable and not theirs.spec.gang
             usable = usable and state.fleet.admits(worker.id, sought_by(state, app, NOTHING, state.at))
             if (
                 usable

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Generator, Hashable, Iterator
 from typing import TYPE_CHECKING, Literal
 
 from scheduler.model.events import (
@@ -27,6 +27,7 @@ from scheduler.rules.share.entitlement import Entitlement
 from scheduler.rules.stage.losses import Losses
 from scheduler.rules.stage.room import (
     CheapestFirst,
+    Gathering,
     Room,
     Seeking,
     Why,
@@ -34,6 +35,7 @@ from scheduler.rules.stage.room import (
     is_capped,
     most_targets,
     passes_cap,
+    targets_made,
     unit_of,
 )
 from scheduler.rules.turns import AppTurns
@@ -52,10 +54,19 @@ def void(state: ClusterState, entitled: Entitlement, at: int) -> Iterator[Event]
     while again:
         again = False
         for target in list(state.holds.values()):
+            if target.id not in state.holds:
+                continue
             reason = _why_void(state, target, entitled, at)
             if reason is not None:
                 again = True
-                yield from end(state, target, reason)
+                for each in _with_gang(state, target):
+                    yield from end(state, each, reason)
+
+
+def _with_gang(state: ClusterState, target: Hold) -> list[Hold]:
+    """The targets that end with that one: all of a gang (semantics G8)."""
+    app = state.apps.get(target.app)
+    return list(app.holds.values()) if app is not None and app.spec.gang else [target]
 
 
 def ended_by_grant(state: ClusterState, app: str, worker: str) -> Iterator[Event]:
@@ -69,7 +80,8 @@ def end(state: ClusterState, target: Hold, reason: Ending) -> Iterator[Event]:
     """The target ends; executors that still leave for it stay, but for those that change their place."""
     yield TargetEnded(target=target.id, worker=target.worker, app=target.app, reason=reason)
     for _, executor in sorted(target.leaving.items()):
-        if not executor.moved and not state.apps[executor.app].over:
+        app = state.apps[executor.app]
+        if not executor.moved and not app.over and (app.is_whole or not app.spec.gang):
             yield RevocationWithdrawn(app=executor.app, executor=executor.id, worker=executor.worker)
 
 
@@ -95,10 +107,14 @@ def _why_void(state: ClusterState, target: Hold, entitled: Entitlement, at: int)
     if losses is not None and any(map(losses.may_stay, told)):
         return "stays"
     room = worker.open_to(app.id) + coming(state, worker)
-    passes = passes_cap(state, app.spec.company, state.companies[app.spec.company].staying, target.amounts)
-    if not room.covers(target.amounts):
+    amounts, unit = target.amounts, target.amounts
+    if app.need.gang:
+        amounts, unit = sum([one.amounts for one in worker.holds.values()], NOTHING), app.need.unit
+    usable = worker.suspicion is None or not app.need.gang  # a probe is one executor
+    passes = usable and passes_cap(state, app.spec.company, state.companies[app.spec.company].staying, unit)
+    if not room.covers(amounts):
         room += ending_by(state, worker, app.lack.date, at)
-    return None if passes and room.covers(target.amounts) else "unusable"
+    return None if passes and room.covers(amounts) else "unusable"
 
 
 def _superfluous(app: App, target: Hold, entitled: Entitlement) -> bool:
@@ -128,7 +144,11 @@ def _in_need(state: ClusterState, entitled: Entitlement, at: int) -> list[App]:
     def waits(app: App) -> bool:
         if app.unplaced_driver is not NOTHING:
             return app.tries.driver_after <= at and not full
-        return app.driver_runs and (is_capped(state, app, app.need.executor) or not room_now(state, app, at, rooms))
+        if app.need.gang and app.executors:
+            return False  # it stops, and wants all of it once that is gone (semantics G8)
+        if app.planned and not entitled.whole:
+            return True
+        return app.driver_runs and (is_capped(state, app, app.need.unit) or not room_now(state, app, at, rooms))
 
     return [app for app in state.wanting() if not app.over and entitled.below(app) > 0 and waits(app)]
 
@@ -151,13 +171,19 @@ def needs(state: ClusterState, entitled: Entitlement, at: int) -> Iterator[Event
 
 def _targets(state: ClusterState, entitled: Entitlement, waiting: list[App], at: int) -> Iterator[Event]:
     """Targets for needs: the first date first, no company a second one before each other that waits has one (H6)."""
-    most = most_targets(state)
-    if len(state.holds) >= most:
+    left = most_targets(state) - targets_made(state)
+    if left <= 0:
         return
     line = _Awaiting(state, entitled, waiting)
     alike: set[Hashable] = set()
     bounds = CheapestFirst(state, entitled)
-    while len(state.holds) < most and (app := line.pop()) is not None:
+    while left > 0 and (app := line.pop()) is not None:
+        if app.need.gang:
+            made = yield from _for_gang(state, entitled, app, at, bounds)
+            if made is None:
+                return
+            left -= made
+            continue
         kind = bounds.kind(app, at)
         found = None
         if app.troubles or kind not in alike:
@@ -167,11 +193,44 @@ def _targets(state: ClusterState, entitled: Entitlement, waiting: list[App], at:
                 alike.add(kind)  # others like it have no more means, since their own executors never leave for them
             continue
         alike.clear()
+        left -= 1
         room, why = found
         yield from _set(state, entitled, app, room, why)
         line.served(app, [executor.app for executor, _ in room.leaving], moves_dates=why == "plan")
         if any(to or executor.worker != room.worker for executor, to in room.leaving):
             bounds.forget()
+
+
+def _for_gang(
+    state: ClusterState, entitled: Entitlement, app: App, at: int, bounds: CheapestFirst
+) -> Generator[Event, None, bool | None]:
+    """The targets of a gang, all at once; whether it got them, None if others wait until it can (semantics G8).
+
+    Of a company one gang at a time has targets. One for which there is room but for targets of others comes next.
+    """
+    company = app.spec.company
+    for target in state.holds.values():
+        other = state.apps.get(target.app)
+        if other is not None and other.spec.gang and other.spec.company == company:
+            return False
+    gathered = Gathering(state, entitled, app, at, bounds).gathered()
+    if gathered is None:
+        waits = state.holds and Gathering(state, entitled, app, at, bounds).waits_for_targets()
+        return None if waits else False
+    for each in gathered:
+        for _ in range(each.number):
+            yield TargetSet(worker=each.worker, app=app.id, amounts=unit_of(app), why=each.why)
+        telling = _Telling(state, entitled, app, state.head)
+        for executor in each.leaving:
+            if executor.status != "stopping":  # a gang may stand on several of the workers
+                yield telling.told(executor, _why(state, executor, each.worker, each.why))
+    bounds.forget()
+    return True
+
+
+def _why(state: ClusterState, executor: Allocation, worker: str, why: Why) -> Why:
+    """Why an executor leaves for a target on that worker: elsewhere for the cap, or with its gang."""
+    return why if executor.worker == worker or state.apps[executor.app].spec.gang else "cap"
 
 
 class _Awaiting:
@@ -231,7 +290,7 @@ def _set(state: ClusterState, entitled: Entitlement, app: App, room: Room, why: 
     telling = _Telling(state, entitled, app, state.head)
     for executor, to in room.leaving:
         if not to:
-            yield telling.told(executor, "cap" if executor.worker != room.worker else room.why)
+            yield telling.told(executor, _why(state, executor, room.worker, room.why))
             continue
         yield telling.told(executor, "move")
         loser = state.apps[executor.app]
@@ -278,5 +337,10 @@ class _Telling:
         claimant, loser = self._claimant, self._state.apps[executor.app]
         mine, due = held_units(claimant), self._entitled.units(claimant)
         theirs, theirs_due = held_units(loser), self._entitled.units(loser)
-        left = theirs - units_of(loser, executor)
-        return Shares(f"{mine}/{due}", f"{mine + 1}/{due}", f"{theirs}/{theirs_due}", f"{left}/{theirs_due}")
+        left = 0 if loser.spec.gang else theirs - units_of(loser, executor)
+        return Shares(
+            f"{mine}/{due}",
+            f"{mine + (claimant.need.gang or 1)}/{due}",
+            f"{theirs}/{theirs_due}",
+            f"{left}/{theirs_due}",
+        )

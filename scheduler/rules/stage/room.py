@@ -13,7 +13,7 @@ from scheduler.rules.labels import sought
 from scheduler.rules.share.demands import size_of, units_of
 from scheduler.rules.share.entitlement import Entitlement
 from scheduler.rules.share.plan import Plan, lingering, plan
-from scheduler.rules.stage.losses import Losses, side_of
+from scheduler.rules.stage.losses import Losses, leaving_with, side_of
 from scheduler.rules.windows import sought_by
 
 if TYPE_CHECKING:
@@ -56,6 +56,12 @@ MEANS = (Means(), Means(moves=True), Means(moves=True, others=True))
 def most_targets(state: ClusterState) -> int:
     """How many workers may have targets, and how many apps slots: a quarter of the live ones, or one (H6, H10)."""
     return max(1, state.fleet.live // QUARTER)
+
+
+def targets_made(state: ClusterState) -> int:
+    """How many targets there are, those of a gang counted as one (semantics H6, G8)."""
+    targets = state.holds.values()
+    return len({one.app if one.app in state.apps and state.apps[one.app].spec.gang else one.id for one in targets})
 
 
 def unit_of(app: App) -> Resources:
@@ -236,6 +242,7 @@ class Seeking:
     ) -> None:
         self.state, self.entitled, self.app = state, entitled, app
         self.size = unit_of(app)
+        self.unit = app.need.unit if app.unplaced_driver is NOTHING else self.size
         self.sought = sought_by(state, app, self.size, at)
         self.kept = closed_to(state, app, at)
         self._known = bounds or CheapestFirst(state, entitled)
@@ -295,24 +302,36 @@ class Seeking:
         unit = size_of(self.app) if self.app.unplaced_driver is NOTHING else sought(self.size, self.app.need.demand)
         for name in wanted.short.get(unit, ()):
             worker = state.workers[name]
-            if not self._may_have_target(worker):
-                continue
-            content, there = wanted.contents[name], wanted.standing[name].copy()
-            room = worker.free + coming(state, worker)
-            leaving = list(forced)
-            for one in last_granted_first(worker.executors.values()):
-                size = size_of(state.apps[one.app])
-                stays = room.covers(self.size) or there[size] <= content[size]
-                if one.status == "stopping" or one.app == self.app.id or (stays and one not in forced):
-                    continue
-                there[size] -= units_of(state.apps[one.app], one)
-                room += one.resources
-                if one not in forced:
-                    leaving.append(one)
-            if room.covers(self.size):
+            leaving = self._beyond_plan(worker, forced, self.size) if self._may_have_target(worker) else None
+            if leaving is not None:
                 everybody = tuple(map(Departure, leaving))
                 found.append(Room(len(leaving), _cores(leaving), -worker.free.cores, worker.id, everybody, "plan"))
         return min(found, default=None)
+
+    def _beyond_plan(self, worker: Worker, forced: list[Allocation], amounts: Resources) -> list[Allocation] | None:
+        """Who leaves, so that there is room for so much: those forced, and what stands there beyond the plan.
+
+        None if that is not enough. Gangs come last: all of one leaves.
+        """
+        state, wanted = self.state, self._known.plan()
+        content, there = wanted.contents[worker.id], wanted.standing[worker.id].copy()
+        room = worker.free + coming(state, worker)
+        leaving = list(forced)
+        gone: list[Allocation] = []
+        standing = last_granted_first(worker.executors.values())
+        for one in sorted(standing, key=lambda one: state.apps[one.app].spec.gang):
+            size = size_of(state.apps[one.app])
+            stays = room.covers(amounts) or there[size] <= content[size]
+            if one.status == "stopping" or one.app == self.app.id or one in gone or (stays and one not in forced):
+                continue
+            for each in leaving_with(state, one):
+                if each.worker == worker.id:
+                    there[size] -= units_of(state.apps[each.app], each)
+                    room += each.resources
+                    gone.append(each)
+                if each not in leaving:
+                    leaving.append(each)
+        return leaving if room.covers(amounts) else None
 
     def _may_have_target(self, worker: Worker) -> bool:
         return (
@@ -327,7 +346,7 @@ class Seeking:
     def _below_cap(self) -> list[Allocation] | None:
         """As many of its company's surplus executors as make the unit pass the cap; None if there are not enough."""
         state, app = self.state, self.app
-        if not is_capped(state, app, self.size):
+        if not is_capped(state, app, self.unit):
             return []
         theirs = [one for one in state.executors.values() if state.apps[one.app].spec.company == app.spec.company]
         in_order = last_granted_first(theirs)
@@ -347,12 +366,13 @@ class Seeking:
         held = state.companies[company].staying
         leaving = Losses(state, self.entitled, self.app)
         for one in theirs:
-            if quota.covers(held, self.size):
+            if quota.covers(held, self.unit):
                 break
             back = leaving.back(one)
-            if one.app != self.app.id and (divides or back == NOTHING) and leaving.take(one):
-                held -= one.resources - back
-        return leaving.taken if quota.covers(held, self.size) else None
+            fitting = one.app != self.app.id and one not in leaving.taken and (divides or back == NOTHING)
+            if fitting and leaving.take(one):
+                held -= sum([each.resources for each in leaving_with(state, one)], NOTHING) - back
+        return leaving.taken if quota.covers(held, self.unit) else None
 
     def _made(self, worker: Worker, forced: list[Allocation], means: Means) -> Room | None:
         """How room is made on the worker by these means; None if it cannot."""
@@ -371,8 +391,9 @@ class Seeking:
         for lent in (None, self._known.lent()) if means.others else (None,):
             for one in there:
                 if not room.covers(self.size) and one not in counted.taken and counted.take(one, self.size, lent):
-                    leaving.append(Departure(one))
-                    room += one.resources
+                    together = leaving_with(self.state, one)
+                    leaving += map(Departure, together)
+                    room += _on(worker, together)
         if means.moves and not room.covers(self.size):
             moving = self._moves(worker, [one for one in there if one not in counted.taken], room)
             leaving += moving
@@ -380,9 +401,10 @@ class Seeking:
         if not room.covers(self.size):
             return None
         for each in reversed(leaving.copy()):
-            if (room - each.executor.resources).covers(self.size):
-                room -= each.executor.resources
-                leaving.remove(each)
+            together = leaving_with(self.state, each.executor)
+            if each in leaving and (room - _on(worker, together)).covers(self.size):
+                room -= _on(worker, together)
+                leaving = [one for one in leaving if one.executor not in together]
         cores = _cores([each.executor for each in leaving]) + _cores(forced)
         moves_made = sum(each.to != "" for each in leaving)
         return Room(moves_made, cores, -worker.free.cores, worker.id, (*map(Departure, forced), *leaving))
@@ -415,10 +437,142 @@ class Fragments:
         plain = not (app.troubles or app.executors)  # others like it have the same means
         found = self._alike.get(kind) if plain else None
         if found is None:
-            found = Seeking(self._state, self._entitled, app, self._at, self._known).is_in_vain()
+            seeking = Gathering if app.need.gang else Seeking
+            found = seeking(self._state, self._entitled, app, self._at, self._known).is_in_vain()
             if plain and (not found or self._known.is_in_plan(app)):
                 self._alike[kind] = found
         return found
+
+
+class Gathered(NamedTuple):
+    """Room for so many executors of a gang on one worker, and who leaves for that, also elsewhere."""
+
+    worker: str
+    number: int
+    leaving: tuple[Allocation, ...]
+    why: Why
+
+
+class Gathering(Seeking):
+    """The search for room for all executors of a gang, on several workers at once (semantics G8)."""
+
+    def is_in_vain(self) -> bool:
+        """Whether no room can be made for all, on workers with targets neither, although the cap can be kept."""
+        self._besides_targets = False
+        return self._below_cap() is not None and self.gathered() is None
+
+    def waits_for_targets(self) -> bool:
+        """Whether room could be made if workers had no targets."""
+        self._besides_targets = False
+        return self.gathered() is not None
+
+    def gathered(self) -> list[Gathered] | None:
+        """By what is free or surplus, else by the plan; None if there is not enough room."""
+        forced = self._below_cap()
+        if forced is None:
+            return None
+        if self.app.planned:
+            return self._by_plan(forced) or self._by_surplus(forced)
+        return self._by_surplus(forced) or self._by_plan(forced)
+
+    def _by_surplus(self, forced: list[Allocation]) -> list[Gathered] | None:
+        state, left, found = self.state, self.app.need.gang, list[Gathered]()
+        counted, freed = Losses(state, self.entitled, self.app), dict[str, Resources]()
+        for one in forced:
+            freed[one.worker] = freed.get(one.worker, NOTHING) + one.resources - counted.back(one)
+            counted.force(one)
+        told = tuple(forced)
+        for _, _, name in self._known.usable(self.app, self.sought, MEANS[0]):
+            worker = state.workers[name]
+            if not self._may_have_target(worker):
+                continue
+            number, leaving = self._fitting(worker, left, counted, freed)
+            if number:
+                found.append(Gathered(name, number, (*told, *leaving), "cap" if forced else "surplus"))
+                told, left = (), left - number
+            if not left:
+                return found
+        return None
+
+    def _fitting(
+        self, worker: Worker, most: int, counted: Losses, freed: dict[str, Resources]
+    ) -> tuple[int, list[Allocation]]:
+        """How many executors have room on the worker, at most so many, and whose surplus leaves for them."""
+        state, size = self.state, self.size
+        room = worker.free + coming(state, worker) + freed.get(worker.id, NOTHING)
+        number = min(most, room.holds(size))
+        taken: list[Allocation] = []
+        tried: list[Allocation] = []
+        for one in last_granted_first(worker.executors.values()):
+            if number == most:
+                break
+            if one.app == self.app.id or one.status == "stopping" or one in counted.taken:
+                continue
+            back = counted.back(one)
+            if not counted.take(one, size):
+                continue
+            together = leaving_with(state, one)
+            tried += together
+            room += _on(worker, together) - back
+            if (fitting := min(most, room.holds(size))) > number:
+                number, taken, tried = fitting, taken + tried, []
+        counted.release(tried)
+        for one in taken:
+            if one.worker != worker.id:
+                freed[one.worker] = freed.get(one.worker, NOTHING) + one.resources
+        return number, taken
+
+    def _by_plan(self, forced: list[Allocation]) -> list[Gathered] | None:
+        state, wanted, unit = self.state, self._known.plan(), size_of(self.app)
+        if wanted.missed[self.app.id]:
+            return None
+        ways: list[tuple[int, int, int, str, int, list[Allocation]]] = []
+        for name in wanted.short.get(unit, ()):
+            worker = state.workers[name]
+            if not self._may_have_target(worker):
+                continue
+            for number in range(wanted.contents[name][unit] - wanted.standing[name][unit], 0, -1):
+                leaving = self._beyond_plan(worker, forced, self.size * number)
+                if leaving is not None:
+                    ways.append((len(leaving), _cores(leaving), -worker.free.cores, name, number, leaving))
+                    break
+        left, found = self.app.need.gang, list[Gathered]()
+        counted = Losses(state, self.entitled, self.app)
+        for *_, name, number, leaving in sorted(ways, key=lambda way: way[:4]):
+            found.append(Gathered(name, min(left, number), tuple(leaving), "plan"))
+            left -= min(left, number)
+            for one in leaving:
+                if one not in counted.taken:
+                    counted.force(one)
+            if not left:
+                return found
+        return self._in_place_of_surplus(found, left, counted)
+
+    def _in_place_of_surplus(self, found: list[Gathered], left: int, counted: Losses) -> list[Gathered] | None:
+        """With rooms for the others where the plan has units of their size and surplus of that size stands."""
+        state, wanted, unit = self.state, self._known.plan(), size_of(self.app)
+        surplus: list[Allocation] = []
+        for name, content in wanted.contents.items():
+            worker = state.workers[name]
+            if not content[unit] or not self._may_have_target(worker):
+                continue
+            for one in last_granted_first(worker.executors.values()):
+                if not left or one.status == "stopping" or size_of(state.apps[one.app]) != unit:
+                    continue
+                leaving: list[Allocation] = []
+                if one not in surplus:
+                    if one in counted.taken or not counted.take(one):
+                        continue
+                    leaving = leaving_with(state, one)
+                    surplus += leaving
+                left -= 1
+                found.append(Gathered(name, 1, tuple(leaving), "plan"))
+        return None if left else found
+
+
+def _on(worker: Worker, executors: Iterable[Allocation]) -> Resources:
+    """What those of them have that are on the worker."""
+    return sum([one.resources for one in executors if one.worker == worker.id], NOTHING)
 
 
 def last_granted_first(executors: Iterable[Allocation]) -> list[Allocation]:
@@ -441,7 +595,7 @@ class Destinations:
         """Another worker that has room for the same executor now."""
         state = self._seeking.state
         app = state.apps[one.app]
-        if app.over:
+        if app.over or app.spec.gang:
             return None
         kept = closed_to(state, app, state.at)
         settings = state.settings

@@ -7,11 +7,12 @@ may move a tie.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Generator, Hashable, Iterable, Iterator
 from itertools import product
 from typing import TYPE_CHECKING
 
-from scheduler.model.events import AppAdmitted, DriverAllocated, Event
+from scheduler.model.events import AppAdmitted, DriverAllocated, Event, ExecutorAllocated
 from scheduler.model.ids import driver_id
 from scheduler.model.quota import Quota
 from scheduler.model.resources import NOTHING, Resources
@@ -22,7 +23,7 @@ from scheduler.rules.demand import grown
 from scheduler.rules.failures import alike, has_room_now, kind_of, left_out, room_now
 from scheduler.rules.kinds import with_addresses
 from scheduler.rules.labels import sought
-from scheduler.rules.placement.executors import PLACEMENTS
+from scheduler.rules.placement.executors import PLACEMENTS, allocations
 from scheduler.rules.share.demands import held_units, wanted_units
 from scheduler.rules.share.entitlement import Entitlement, drivers_of, entitlement
 from scheduler.rules.share.fill import level_of, may_start
@@ -179,7 +180,11 @@ def _up_to_entitlements(state: ClusterState, entitled: Entitlement, at: int) -> 
     """Executors up to entitlements, the lowest granted share first, one at a time if not all demand fits (H5)."""
     if not (state.holds or state.fleet.most_free_cores()):
         return
-    below = [app for app in state.indexes.owed if app.need.executor.cores and entitled.missing(app) > 0]
+    below = [
+        app
+        for app in state.indexes.owed
+        if app.need.executor.cores and entitled.missing(app) > 0 and not awaits_plan(app, entitled)
+    ]
     whole = len(below) == 1 or entitled.whole or _takes_all_at_once(state)
     order = _lowest_first(state, below)
     in_vain: set[Hashable] = set()
@@ -195,8 +200,15 @@ def _up_to_entitlements(state: ClusterState, entitled: Entitlement, at: int) -> 
             in_vain.add(kind)
 
 
+def awaits_plan(app: App, entitled: Entitlement) -> bool:
+    """Whether a gang that left by the plan gets what it is entitled to by targets alone, as the plan has it (G8)."""
+    return app.planned and not app.holds and not entitled.whole and entitled.missing(app) > 0
+
+
 def _may_fit(state: ClusterState, app: App, at: int) -> bool:
     """Whether the least executor of the app has room where it may be (semantics W14, H11)."""
+    if app.need.gang:
+        return has_room_now(state, app, at)
     lent, size = lending(state, app, at), sought_by(state, app, app.need.least, at)
     if not lent:
         return state.fleet.has_room(size)
@@ -215,17 +227,34 @@ def _place(
     """Up to so many executors of the app; whether any was granted."""
     size, company = app.need.executor, app.spec.company
     held = below_cap(state, company) + needed
-    while number > 1 and not passes_cap(state, company, held, size * number):
+    least = app.need.gang or 1
+    number = max(number, least)
+    while number > least and not passes_cap(state, company, held, size * number):
         number -= 1
-    if not passes_cap(state, company, held, size):
+    if not passes_cap(state, company, held, app.need.unit):
         return False
-    granted = place(state, app, at, size * number)
+    granted = on_targets(state, app) if app.need.gang and app.holds else place(state, app, at, size * number)
     for event in granted:
         if event.resources.others:
             event = with_addresses(state.workers[event.worker], event)  # noqa: PLW2901
         yield event
+        if not app.need.gang:
+            yield from ended_by_grant(state, app.id, event.worker)
+    for event in granted if app.need.gang else ():  # once it has all (semantics G8)
         yield from ended_by_grant(state, app.id, event.worker)
     return bool(granted)
+
+
+def on_targets(state: ClusterState, app: App) -> list[ExecutorAllocated]:
+    """The executors of a gang on its targets, once there is room for all of them (semantics G8)."""
+    if app.executors:
+        return []
+    number = Counter([target.worker for target in app.holds.values()])
+    size = app.need.executor
+    for name, each in number.items():
+        if not state.workers[name].open_to(app.id).covers(size * each):
+            return []
+    return allocations(app, [*number.items()], size)
 
 
 def _lent(state: ClusterState, entitled: Entitlement, at: int) -> Iterator[Event]:
@@ -235,14 +264,14 @@ def _lent(state: ClusterState, entitled: Entitlement, at: int) -> Iterator[Event
     needed = Needed(state, entitled, at)
     again = True
     while again and (state.fleet.most_free_cores() or rooms_lent(state)):
-        wanting = _wanting(state, at)
+        wanting = _wanting(state, entitled, at)
         whole = len(wanting) == 1 or _takes_all_at_once(state)
         order = _lowest_first(state, wanting)
         again = False
         while (app := order.pop()) is not None:
             if not has_room_now(state, app, at):
                 continue
-            others = needed.of(app.spec.company, app.need.executor)
+            others = needed.of(app.spec.company, app.need.unit)
             if others is None:
                 continue
             if not app.admitted:
@@ -256,14 +285,14 @@ def _lent(state: ClusterState, entitled: Entitlement, at: int) -> Iterator[Event
                 order.push(app)
 
 
-def _wanting(state: ClusterState, at: int) -> list[App]:
+def _wanting(state: ClusterState, entitled: Entitlement, at: int) -> list[App]:
     """The apps that can use more than they hold, and for which there is room now."""
     rooms: dict[Hashable, bool] = {}
     found = []
     for app in (*state.indexes.owed, *_heads(state, at)):
         if app.holds or not app.need.executor.cores:
             continue
-        if wanted_units(app) <= held_units(app):
+        if wanted_units(app) <= held_units(app) or awaits_plan(app, entitled):
             continue
         if room_now(state, app, at, rooms):
             found.append(app)

@@ -204,7 +204,7 @@ def slots(state: ClusterState, entitled: Entitlement, at: int) -> Generator[Even
     short = [app for app in due if shortage.of(app) is not None]
     for app in due:
         leaf = entitled.leaves.get(app.id)
-        units = (0 if leaf is None else leaf.units) + (app in short)
+        units = (0 if leaf is None else leaf.units) + (app in short) * (app.need.gang or 1)
         if not short or not units:
             yield SlotEnded(app=app.id)
         elif sum([slot.began > 0 for slot in state.slots.values()]) < most_targets(state) and _fits(

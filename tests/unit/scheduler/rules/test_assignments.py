@@ -94,6 +94,8 @@ def test_a_grant_is_stored_under_exactly_these_names() -> None:
         "image",
         "network",
         "restarts",
+        "hosts",
+        "port",
     ]
 
 

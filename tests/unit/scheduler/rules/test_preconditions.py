@@ -21,6 +21,7 @@ from scheduler.model.events import (
     AppExtended,
     AppHeld,
     AppReady,
+    AppRegistered,
     AppReleased,
     AppRemoved,
     AppReprioritized,
@@ -106,6 +107,13 @@ def windowed(status: WorkerStatus) -> WorkerChanged:
 
 def window(**fields: object) -> WindowAdded:
     return replace(WindowAdded(window="x1", workers=("w1",), begin=100, end=200, notice_s=9), **fields)
+
+
+def gang(number: int = 2) -> AppRegistered:
+    """The event of a gang of so many executors of one core."""
+    sizing = Fixed(Resources(1, 1024), counted=True)
+    about = {"sizing": sizing, "executor_limit": number, "programs": True, "gang": True, "tasks": 0}
+    return replace(queued("n1", number, memory_mb=1024 * number), **about)
 
 
 def leaves_before(**fields: object) -> ExecutorRevoked:
@@ -421,6 +429,19 @@ CASES = [
     Case([], WorkerLabelled(worker="w9", labels={"zone": "a"}), "W1", "worker 'w9' is not registered"),
     Case([], WorkerLabelled(worker="w1", labels={}), "W1", "worker 'w1' has these labels already"),
     Case([], WorkerLabelled(worker="w1", labels={"zone": ""}), "W1", "the label zone must not be empty"),
+    Case([], replace(queued("n1"), gang=True), "G8", "app 'n1' is a gang without a number of executors that run"),
+    Case(
+        [gang(), entered("n1"), granted("n1.0", cores=1, memory_mb=1024)],
+        ended(),
+        "G8",
+        "app 'n1' is a gang, and is granted a part of its executors",
+    ),
+    Case(
+        [gang(1), entered("n1"), granted("n1.0", cores=1, memory_mb=1024)],
+        granted("n1.1", cores=1, memory_mb=1024),
+        "G8",
+        "app 'n1' is a gang, and is granted its executors when it holds none",
+    ),
     Case([], window(workers=()), "W14", "window 'x1' is known already, or does not name workers once each"),
     Case([], window(workers=("w1", "w1")), "W14", "does not name workers once each"),
     Case([window()], window(), "W14", "window 'x1' is known already"),

@@ -330,6 +330,21 @@ EVENTS: list[Event] = [
     ),
     ExecutorRevoked(app="a3", executor="a3.0", worker="w1", reason="reclaimed", deadline=1735689865000, window="x1"),
     WindowRemoved(window="x1"),
+    AppRegistered(
+        app="a5",
+        company="acme",
+        user="ann",
+        kind="batch",
+        cores=2,
+        requested=Resources(2, 2048),
+        tasks=0,
+        sizing=Fixed(Resources(1, 1024), counted=True),
+        executor_limit=2,
+        programs=True,
+        gang=True,
+    ),
+    ExecutorRevoked(app="a5", executor="a5.1", worker="w1", gang=True),
+    ExecutorRemoved(app="a5", executor="a5.1", worker="w1", reason="gang"),
 ]
 """An event of every type, in the order of the file."""
 
