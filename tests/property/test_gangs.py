@@ -8,6 +8,7 @@ from random import Random
 from typing import Any, Literal
 
 import pytest
+from msgspec.structs import replace
 
 from scheduler.model.commands import (
     AddWindow,
@@ -106,11 +107,13 @@ def _command(random: Random, state: ClusterState, number: int) -> Command:  # no
         names = tuple({random.choice(workers) for _ in range(2)})
         return AddWindow(window=f"x{number}", workers=names, begin=begin, end=begin + 20_000, notice_s=10)
     company = f"c{random.randrange(3)}"
+    limit = random.choice([None, None, 20, 60])
     if random.random() < 0.4:
-        return submission(f"a{number}", random.choice([4, 8, 16]), company=company, user="u")
+        asked = submission(f"a{number}", random.choice([4, 8, 16]), company=company, user="u")
+        return replace(asked, max_runtime_s=limit)
     size = random.choice([1, 2, 2, 4, 7])
     user = random.choice("uv")
-    return gang(f"a{number}", random.randint(1, 6), company=company, user=user, cores=size)
+    return gang(f"a{number}", random.randint(1, 6), company=company, user=user, cores=size, max_runtime_s=limit)
 
 
 def _settings(random: Random, *, suspects: bool) -> dict[str, object]:

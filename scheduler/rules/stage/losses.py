@@ -132,7 +132,8 @@ class Losses:
             return False
         if after >= 0:
             return True
-        if not all(self._app_spares(each, after) for each in self._forced if each.app == one.app):
+        before = self.taken if self._claimant.need.gang else self._forced  # for a gang also on other workers (G8)
+        if not all(self._app_spares(each, after) for each in before if each.app == one.app):
             return False
         room = self._state.workers[one.worker].open_to(app.id) + one.resources
         return room.covers(self.back(one) + makes)
