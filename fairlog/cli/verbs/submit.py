@@ -881,6 +881,14 @@ def new_id() -> str:
     return f"app-{uuid4().hex[:12]}"
 
 
+def send_app(session: Session, job: AppOptions, *, wait: bool) -> int:
+    """Submit the app, print its id, and with `wait` wait for its end; the exit code."""
+    request = job.request(session)
+    answer = _send(session, request, job.secrets)
+    _print_id(session, request.app, as_number=False, goes_on=wait)
+    return _wait(session, request, answer.seq) if wait else 0
+
+
 def _print_id(session: Session, app: str, *, as_number: bool, goes_on: bool) -> None:
     """Print the id, or the number, of an app that was submitted. Where stdout fails, stderr has it.
 
