@@ -344,7 +344,8 @@ def _candidates(state: ClusterState, app: App, size: Resources) -> Candidates:
 def _can_start_elsewhere(state: ClusterState, app: App, worker: Worker) -> bool:
     """Whether a live worker could host the app that has not said that its command cannot be started (semantics W9)."""
     workers = {name for name, trouble in app.troubles.items() if trouble.unstartable} | {worker.id}
-    return could_host_elsewhere(state, windows.sought_by(state, app, app.need.least, state.at), workers)
+    least = windows.sought_by(state, app, app.need.least, state.at)
+    return could_host_elsewhere(state, least, workers, app.need.gang or 1)
 
 
 def _executor_started(state: ClusterState, command: commands.StartedExecutor) -> list[Event]:

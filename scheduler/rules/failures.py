@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from scheduler.model.events import Event, ExecutorRemoved, WorkerCleared, WorkerProbed, WorkerSuspected
 from scheduler.rules.backfill import later_dates, lending
+from scheduler.rules.labels import amounts_in
 from scheduler.rules.placement.executors import PLACEMENTS
 from scheduler.rules.placement.sizing import size_now
 from scheduler.rules.trouble import exclude_after, excluded, suspect_failures
@@ -40,11 +41,12 @@ def left_out(state: ClusterState, app: App, size: Resources, at: int) -> Iterato
     kept = excluded(app, settings, at)
     if len(kept) < len(failed):
         yield kept
-    if kept and not could_host_elsewhere(state, size, kept):
+    at_once = app.need.gang or 1
+    if kept and not could_host_elsewhere(state, size, kept, at_once):
         unstartable = {worker: None for worker in kept if app.troubles[worker].unstartable}
         if len(unstartable) < len(kept):
             yield unstartable
-        if unstartable and not could_host_elsewhere(state, size, unstartable):
+        if unstartable and not could_host_elsewhere(state, size, unstartable, at_once):
             yield ()
 
 
@@ -118,14 +120,17 @@ def gang_rooms(state: ClusterState, app: App, at: int) -> int:
     return found
 
 
-def could_host_elsewhere(state: ClusterState, size: Resources, workers: Collection[str]) -> bool:
-    """Whether a live worker other than these could host the `size` that is sought if it were empty (semantics W7)."""
-    known = map(state.workers.get, workers)
-    among = sum(
-        one is not None and one.status == "alive" and one.offer.covers(size) and state.fleet.admits(one.id, size)
-        for one in known
-    )
-    return state.fleet.hosts(size) > among
+def could_host_elsewhere(state: ClusterState, size: Resources, workers: Collection[str], number: int = 1) -> bool:
+    """Whether live workers other than these could host the `size` that is sought so often, were they empty (W7)."""
+    among = [
+        one.offer
+        for one in map(state.workers.get, workers)
+        if one is not None and one.status == "alive" and one.offer.covers(size) and state.fleet.admits(one.id, size)
+    ]
+    if number == 1:
+        return state.fleet.hosts(size) > len(among)
+    each = amounts_in(size)
+    return state.fleet.could_hold(size, each, number + sum([offer.holds(each) for offer in among]))
 
 
 def judged(state: ClusterState, event: ExecutorRemoved, at: int) -> Event | None:

@@ -356,3 +356,19 @@ def test_the_others_are_told_where_a_program_has_ended() -> None:
     changes = changed_grants(events, made.state).by_worker["w0"]
     assert changes == {"g1.0": None, "g1.1": all_grants(made.state)["w0"]["g1.1"]}
     assert changes["g1.1"] != before["w0"]["g1.1"]
+
+
+def test_workers_where_a_gang_failed_are_no_bar_if_it_has_no_room_without_them() -> None:
+    """Semantics W7: counted are all executors that it needs at once."""
+    made = cluster(4, 4, 4, exclude_after=1)
+    made.turn(gang("g1", 3, company="a", cores=4))
+    made.turn(*[StartedExecutor(executor=f"g1.{number}") for number in range(3)])
+    made.turn(EndedExecutor(executor="g1.1", reason="failed", exit_code=1))
+    assert granted(gone(made, "g1")) == ["g1.3", "g1.4", "g1.5"]
+    made.worker("w3", 4)
+    made.turn(EndedExecutor(executor="g1.4", reason="failed", exit_code=1))
+    failed = {*made.state.apps["g1"].troubles}
+    events = gone(made, "g1")
+    places = {event.worker for event in of(events, ExecutorAllocated)}
+    assert len(places) == 3
+    assert len(failed - places) == 1
