@@ -14,9 +14,11 @@ if TYPE_CHECKING:
     from fairlog.engines.functions import Executor
     from fairlog.engines.mailbox import Mailbox
     from scheduler.model.commands import (
+        AddDepartment,
         AddWindow,
         CancelTask,
         ChangeCompany,
+        ChangeDepartment,
         ChangeEdition,
         ConfigureCluster,
         DecommissionWorker,
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
         RegisterCompany,
         ReleaseApp,
         RemoveCompany,
+        RemoveDepartment,
         RemoveWindow,
         RemoveWorker,
         ReprioritizeApp,
@@ -44,11 +47,13 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "AddDepartment",
     "AddWindow",
     "AsyncClient",
     "AsyncJob",
     "CancelTask",
     "ChangeCompany",
+    "ChangeDepartment",
     "ChangeEdition",
     "Client",
     "ConfigureCluster",
@@ -66,6 +71,7 @@ __all__ = [
     "RegisterCompany",
     "ReleaseApp",
     "RemoveCompany",
+    "RemoveDepartment",
     "RemoveWindow",
     "RemoveWorker",
     "ReprioritizeApp",

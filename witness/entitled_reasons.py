@@ -65,7 +65,7 @@ def left_out(state: ClusterState, app: App) -> Found | None:
     if leaf.units or leaf.driven or not leaf.cause:
         return "next-turn", "H4", lambda: ("it is entitled to a unit, and gets it in the next turn", {})
     if leaf.cause == "cap":
-        return "cap", "H1", partial(_capped, state, app)
+        return "cap", "H12" if _is_above(state, app) else "H1", partial(_capped, state, app)
     if leaf.cause == "drivers":
         return "drivers", "H5", partial(_drivers, state, app)
     larger = shortage_of(state).of(app)
@@ -125,7 +125,29 @@ def _too_large(state: ClusterState, app: App, larger: Larger) -> Told:
     return text, facts
 
 
+def _is_above(state: ClusterState, app: App) -> bool:
+    """Whether not its company's cap but that of a department keeps its unit out (semantics H12)."""
+    node = filling_of(state).companies[app.spec.company]
+    return not (node.capped and not node.quota.covers(node.used, _unit(app)))
+
+
+def _capped_above(state: ClusterState, app: App) -> Told:
+    group, unit = filling_of(state).companies[app.spec.company].above, _unit(app)
+    while group is not None and (group.cap is None or group.cap.covers(group.used, unit)):
+        group = group.above
+    if group is not None and group.cap is not None:
+        text = (
+            f"{app.spec.company} is in the department {group.name}, which may not pass its cap, {group.cap.whole}, and "
+            f"is entitled to {group.used} of it already; {unit} more would pass it"
+        )
+        return text, {**_facts(state, app), "department": group.name}
+    text = f"{unit} more would take what other departments lend to nobody, by their lend limits"
+    return text, _facts(state, app)
+
+
 def _capped(state: ClusterState, app: App) -> Told:
+    if _is_above(state, app):
+        return _capped_above(state, app)
     quota, of = state.quota(app.spec.company).in_whole(), _of_company(state, app)
     text = (
         f"{app.spec.company} may not pass its quota, {quota}, and "

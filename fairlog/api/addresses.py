@@ -17,6 +17,7 @@ VIEWS = {
     "shares": "/v1/shares",
     "limits": "/v1/limits",
     "windows": "/v1/windows",
+    "departments": "/v1/departments",
     "settings": "/v1/settings",
     "edition": "/v1/edition",
     "cluster": "/v1/cluster",

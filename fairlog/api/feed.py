@@ -56,7 +56,7 @@ class Told(NamedTuple):
 
 _TOPICS = dict.fromkeys(("App", "Executor", "Driver", "Ro", "Hold", "Re"), "apps")
 _TOPICS |= dict.fromkeys(("Worker", "LostW", "Window"), "workers")
-_TOPICS |= {"Company": "companies", "Command": "log", "Log": "log"}
+_TOPICS |= {"Company": "companies", "Department": "companies", "Command": "log", "Log": "log"}
 """How the names of event types begin -> what they change."""
 
 

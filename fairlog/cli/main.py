@@ -76,6 +76,7 @@ VERBS = {
     "decommission": ("cluster", "Stop the executors of workers, and never grant on these workers again."),
     "undrain": ("cluster", "Return drained workers to service."),
     "remove": ("cluster", "Remove workers once they are empty (--force: at once); forget lost ones."),
+    "department": ("departments", "Add, change, remove or list departments of companies."),
     "window": ("windows", "Add, list or remove times in which nothing runs on some workers."),
     "shares": ("cluster", "Show what companies and users hold, and each company's share of its quota."),
     "logs": ("logs", "Print the output of apps' tasks, or of the programs of their executors."),

@@ -446,6 +446,8 @@ class CompanyShown(QuotaAmounts, frozen=True, kw_only=True):
     max_max_runtime: int | None
     end_idle: bool = False
     """Whether what its apps leave unused is ended (semantics W13)."""
+    department: str = ""
+    """The department that it is in (semantics H12)."""
     used_core_ms: int
     used_memory_ms: int
     used_resources: Further | None = None
@@ -507,6 +509,26 @@ class CompanyShare(Stands, frozen=True, kw_only=True):
     """Its dominant share by its quota, "n/d" (semantics C3)."""
 
 
+class DepartmentShown(Stands, frozen=True, kw_only=True):
+    """A department: its place, quota and limits, and what its companies hold, want and are entitled to (H12)."""
+
+    department: str
+    parent: str
+    """The department that it is in, "" = none."""
+    quota: str
+    """`amounts`, `sum` of what is in it, or its part of the cluster, "n/d"."""
+    quota_cores: Exact
+    quota_memory: Exact
+    quota_resources: dict[str, Exact] | None = None
+    borrow_limit: str | None
+    """What it may borrow beyond its quota, as a part "n/d" of that; None = as much as there is."""
+    lend_limit: str | None
+    """What others may use of it, likewise."""
+    cap_cores: Exact | None
+    cap_memory: Exact | None
+    companies: int
+
+
 class SharesShown(Camel, frozen=True, kw_only=True):
     """The ledgers of the cluster, its companies and their users."""
 
@@ -514,6 +536,8 @@ class SharesShown(Camel, frozen=True, kw_only=True):
     waiting_apps: Ledger
     companies: list[CompanyShare]
     users: list[UserShare]
+    departments: list[DepartmentShown] = []
+    """From the top down, each after the one that it is in."""
 
 
 class LimitShown(Camel, frozen=True, kw_only=True):
@@ -1455,6 +1479,7 @@ class CompanyCard(CompanyNow, frozen=True, kw_only=True):
     default_max_runtime: int | None
     max_max_runtime: int | None
     end_idle: bool = False
+    department: str = ""
     used_core_ms: int
     used_memory_ms: int
     used_resources: Further | None = None

@@ -103,6 +103,50 @@ class RemoveCompany(_CommandFields, frozen=True):
     company: str
 
 
+class AddDepartment(_CommandFields, frozen=True):
+    """Add a department within the `parent`, "" = the cluster (semantics H12).
+
+    Its quota is both amounts, or `part` ("n/d" or "25%"), or neither for the sum of what is in it; `resources` as in
+    `RegisterCompany`. The limits are parts of its quota: what it may borrow beyond it, and what others may use of it;
+    "none" = as much as there is. If None, a quota of its own may not be passed, and all of it is lent.
+    """
+
+    department: str
+    parent: str = ""
+    cores: int | None = None
+    memory_mb: int | None = None
+    part: str | None = None
+    resources: dict[str, int] = {}
+    borrow_limit: str | None = None
+    lend_limit: str | None = None
+
+
+class ChangeDepartment(_CommandFields, frozen=True):
+    """Change what is given of a department's place, quota and limits; `part` "none" = the sum of what is in it."""
+
+    department: str
+    parent: str | None = None
+    cores: int | None = None
+    memory_mb: int | None = None
+    part: str | None = None
+    resources: dict[str, int] = {}
+    borrow_limit: str | None = None
+    lend_limit: str | None = None
+
+
+class RemoveDepartment(_CommandFields, frozen=True):
+    """Remove a department in which nothing is."""
+
+    department: str
+
+
+class MoveCompany(_CommandFields, frozen=True):
+    """Put a company into a department, "" = into none (semantics H12)."""
+
+    company: str
+    department: str
+
+
 class SetLimit(_CommandFields, frozen=True):
     """Set a limit of the cluster, a company or a user of it, where `*` are all without their own (semantics N1).
 
@@ -599,6 +643,7 @@ AccountCommand = (
 CompanyCommand = RegisterCompany | ChangeCompany | SetLimit | RemoveCompany
 WorkerCommand = RegisterWorker | DrainWorker | DecommissionWorker | UndrainWorker | RemoveWorker | LoseWorker
 WindowCommand = AddWindow | RemoveWindow
+DepartmentCommand = AddDepartment | ChangeDepartment | RemoveDepartment | MoveCompany
 AppCommand = (
     SubmitApp
     | ScaleApp
@@ -624,6 +669,7 @@ Command = (
     | AccountCommand
     | WorkerCommand
     | WindowCommand
+    | DepartmentCommand
     | AppCommand
     | OrderCommand
     | Report

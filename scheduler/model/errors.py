@@ -157,10 +157,12 @@ class NotAdmitted(CommandRejected):
 class QuotaExceeded(CommandRejected):
     """One request alone is larger than its company's quota (semantics C4)."""
 
-    def __init__(self, company: str, dimension: str, requested: int, quota: int) -> None:
+    def __init__(self, company: str, dimension: str, requested: int, quota: int, *, department: bool = False) -> None:
+        whose = "department" if department else "company"
+        what = "cap" if department else "quota"
         super().__init__(
-            f"the app requests {requested} {dimension}, but the quota of company {company!r} is {quota} "
-            f"{dimension}; request less, or raise the quota with `fairlog company set`"
+            f"the app requests {requested} {dimension}, but the {what} of {whose} {company!r} is {quota} "
+            f"{dimension}; request less, or raise the {what} with `fairlog {whose} set`"
         )
 
 

@@ -261,6 +261,40 @@ class CompanyRemoved(_EventFields, frozen=True):
     company: str
 
 
+class DepartmentAdded(_EventFields, frozen=True):
+    """A department within the `parent`, "" = the cluster, and its quota (semantics H12).
+
+    The quota is amounts, a `part` "n/d" of the live cluster, or neither for the sum of what is in it; `kinds` as in
+    `CompanyRegistered`. The limits are parts of the quota, "n/d": what it may borrow beyond it, and what others may
+    use of it; None = as much as there is.
+    """
+
+    department: str
+    parent: str = ""
+    amounts: Resources | None = None
+    part: str | None = None
+    kinds: tuple[str, ...] = ()
+    borrow_limit: str | None = None
+    lend_limit: str | None = None
+
+
+class DepartmentChanged(DepartmentAdded, frozen=True):
+    """The department's new place, quota and limits, in full."""
+
+
+class DepartmentRemoved(_EventFields, frozen=True):
+    """The department, in which nothing is, is no more."""
+
+    department: str
+
+
+class CompanyMoved(_EventFields, frozen=True):
+    """The company is in this department from here on, "" = in none (semantics H12)."""
+
+    company: str
+    department: str
+
+
 class WorkerRegistered(_EventFields, frozen=True):
     """A worker joined with an offer (semantics W1); `addresses` are those of further kinds, in order (R1)."""
 
@@ -901,7 +935,8 @@ class AppsShown(_EventFields, frozen=True):
 
 
 ClusterEvent = MasterElected | ClusterConfigured | KindRegistered | EditionChanged
-CompanyEvent = CompanyRegistered | CompanyChanged | LimitSet | CompanyRemoved
+CompanyEvent = CompanyRegistered | CompanyChanged | LimitSet | CompanyRemoved | CompanyMoved
+DepartmentEvent = DepartmentAdded | DepartmentChanged | DepartmentRemoved
 WorkerEvent = (
     WorkerRegistered
     | WorkerLabelled
@@ -928,6 +963,7 @@ TokenEvent = TokenIssued | TokenRevoked
 Event = (
     ClusterEvent
     | CompanyEvent
+    | DepartmentEvent
     | WorkerEvent
     | AppEvent
     | OrderEvent

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from math import gcd, inf
+from math import gcd, inf, lcm
 
-from scheduler.model.resources import NOTHING, Resources
+from scheduler.model.resources import NOTHING, Resources, amounts_of
 
 
 class Share:
@@ -72,6 +72,30 @@ class Quota:
     def holds(self, size: Resources) -> int:
         """How many of `size` stay within it; `size` has some cores and some memory."""
         return self.amount.holds(self._limited(size * self.denominator))
+
+    def with_all(self, unnamed: Quota) -> Quota:
+        """The quota with what `unnamed` has of the kinds that it does not name."""
+        if self.named is None:
+            return self
+        others = {kind: amount for kind, amount in unnamed.amount.others if kind not in self.named}
+        return Quota(self.amount, self.denominator).plus(
+            Quota(Resources(0, 0, amounts_of(others)), unnamed.denominator)
+        )
+
+    def plus(self, other: Quota) -> Quota:
+        """Both together, in every kind."""
+        whole = lcm(self.denominator, other.denominator)
+        mine, theirs = whole // self.denominator, whole // other.denominator
+        return Quota(self.amount * mine + other.amount * theirs, whole)
+
+    def times(self, numerator: int, denominator: int) -> Quota:
+        """So many times the quota, of the kinds that it names."""
+        return Quota(self.amount * numerator, self.denominator * denominator, self.named)
+
+    @property
+    def whole(self) -> Resources:
+        """What it is in whole amounts, rounded down."""
+        return self.amount.combined(NOTHING, lambda amount, _: amount // self.denominator)
 
     def in_whole(self) -> Resources:
         """What it is at least in whole amounts, rounded up."""

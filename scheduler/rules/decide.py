@@ -20,7 +20,7 @@ from scheduler.model.resources import Resources, amounts_of
 from scheduler.model.sender import NOBODY, By
 from scheduler.model.targets import check_allowed
 from scheduler.model.text import MAX_DETAIL, one_line
-from scheduler.rules import membership, windows
+from scheduler.rules import departments, membership, windows
 from scheduler.rules.backfill import lending
 from scheduler.rules.demand import after_removal, anew, backlog, broken_up, gave_back, scaled, stopped
 from scheduler.rules.entities import Allocation, App, Company, Worker
@@ -120,13 +120,19 @@ def decide(state: ClusterState, command: Command, at: int | None = None, by: By 
             return _remove_worker(state, command)
         case commands.AddWindow() | commands.RemoveWindow():
             return windows.decided(state, command, state.at if at is None else at)
+        case (
+            commands.AddDepartment()
+            | commands.ChangeDepartment()
+            | commands.RemoveDepartment()
+            | commands.MoveCompany()
+        ):
+            return departments.decided(state, command)
         case commands.RestoreLog():
             return _restored(state, command)
         case commands.AcceptLog():
             return [_accepted(state, command)]
         case commands.RegisterKind():
-            check_kind(command.kind)
-            return [] if command.kind in state.kinds else [facts.KindRegistered(kind=command.kind)]
+            return _register_kind(state, command.kind)
         case commands.RegisterCompany():
             if command.company in state.companies:
                 raise errors.DuplicateCompany(command.company)
@@ -159,6 +165,11 @@ def decide(state: ClusterState, command: Command, at: int | None = None, by: By 
             return [] if settings == state.settings else [settings]
         case _:
             assert_never(command)
+
+
+def _register_kind(state: ClusterState, kind: str) -> list[Event]:
+    check_kind(kind)
+    return [] if kind in state.kinds else [facts.KindRegistered(kind=kind)]
 
 
 def _submitted(state: ClusterState, command: commands.SubmitApp, at: int) -> list[Event]:

@@ -20,6 +20,7 @@ from scheduler.model.events import (
     CompanyChanged,
     CompanyRegistered,
     Condition,
+    DepartmentAdded,
     Fixed,
     Locality,
     Sizing,
@@ -27,6 +28,7 @@ from scheduler.model.events import (
     WindowAdded,
     WorkerStatus,
 )
+from scheduler.model.quota import UNBOUGHT, Quota
 from scheduler.model.resources import NOTHING, UNLIMITED_CORES, Resources, amounts_of
 from scheduler.rules.fleet import Fleet
 from scheduler.rules.ledger import Accounts, Balance, Standings, Usage
@@ -809,6 +811,42 @@ class User:
 
 
 @dataclass(slots=True, eq=False)
+class Department:
+    """A named part of the tree between the cluster and its companies, and what these hold together (semantics H12).
+
+    Its `spec` is the fact; the rest follows from the companies in it.
+    """
+
+    spec: DepartmentAdded
+    above: tuple[Department, ...] = ()
+    """The departments that it is in, the nearest one first."""
+    quota: Quota = UNBOUGHT
+    cap: Quota | None = None
+    """The most that it may hold; None if it may borrow without a limit."""
+    kept: Resources = NOTHING
+    """What of its quota is lent to nobody."""
+    companies: int = 0
+    balance: Balance = field(default_factory=Balance)
+    last_selected: int = 0
+    leaving: Resources = NOTHING
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.spec.department
+
+    @property
+    def chain(self) -> tuple[Department, ...]:
+        """Itself and those that it is in, the nearest one first."""
+        return (self, *self.above)
+
+    @property
+    def staying(self) -> Resources:
+        """What its companies are granted but for what leaves."""
+        return self.balance.granted - self.leaving
+
+
+@dataclass(slots=True, eq=False)
 class Company:
     """A tenant, the quota it bought, and its users."""
 
@@ -823,6 +861,15 @@ class Company:
     users: dict[str, User] = field(default_factory=dict)
     leaving: Resources = NOTHING
     """What its executors and drivers hold that were told to leave."""
+    department: str = ""
+    """The department that it is in, "" = none (semantics H12)."""
+    above: tuple[Department, ...] = ()
+    """The departments that it is in, the nearest one first."""
+
+    @property
+    def capped_above(self) -> bool:
+        """Whether a department that it is in has a cap."""
+        return bool(self.above) and {each.cap for each in self.above} != {None}
 
     @property
     def staying(self) -> Resources:

@@ -27,6 +27,7 @@ from scheduler.rules.entities import (
     Allocation,
     App,
     Company,
+    Department,
     Election,
     Hold,
     LostWorker,
@@ -75,6 +76,10 @@ class Facts:
         self.kinds: list[str] = []
         """The registered kinds of resources beside cores and memory (semantics R1)."""
         self.companies: dict[str, Company] = {}
+        self.departments: dict[str, Department] = {}
+        """By their names, in the order in which they were added (semantics H12)."""
+        self.keeping = False
+        """Whether any of them lends less than its quota."""
         self.workers: dict[str, Worker] = {}
         self.apps: dict[str, App] = {}
         self.windows: dict[str, Window] = {}

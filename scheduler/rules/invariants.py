@@ -49,6 +49,7 @@ def parts_of_gangs(state: ClusterState) -> Iterator[str]:
 def violations(state: ClusterState) -> Iterator[str]:
     """A sentence for each ledger or index that differs from the recomputed one (semantics O2)."""
     yield from _balances(state)
+    yield from _departments(state)
     for worker in state.workers.values():
         yield from _worker(worker)
     for app in state.apps.values():
@@ -109,6 +110,33 @@ def _balances(state: ClusterState) -> Iterator[str]:
         for user_name, user_state in company_state.users.items():
             if user_state.balance != users[name, user_name]:
                 yield f"user {user_name!r} of {name!r} counts {user_state.balance}, not {users[name, user_name]}"
+
+
+def _departments(state: ClusterState) -> Iterator[str]:
+    """What departments hold is what their companies hold together (semantics H12, O2)."""
+    for name, each in state.departments.items():
+        theirs = [company for company in state.companies.values() if each in company.above]
+        sums = Balance(
+            sum([company.balance.requested for company in theirs], NOTHING),
+            sum([company.balance.granted for company in theirs], NOTHING),
+        )
+        leaving = sum([company.leaving for company in theirs], NOTHING)
+        last = max([company.last_selected for company in theirs], default=0)
+        if (each.balance, each.leaving, each.last_selected, each.companies) != (sums, leaving, last, len(theirs)):
+            yield f"department {name!r} counts {each.balance}, but its companies add up to {sums}"
+        if [one.name for one in each.above] != _names_above(state, each.spec.parent):
+            yield f"department {name!r} is not in those that its parents are in"
+    for name, company in state.companies.items():
+        if [one.name for one in company.above] != _names_above(state, company.department):
+            yield f"company {name!r} is not in the departments above it"
+
+
+def _names_above(state: ClusterState, department: str) -> list[str]:
+    found: list[str] = []
+    while department:
+        found.append(department)
+        department = state.departments[department].spec.parent
+    return found
 
 
 def _claims(state: ClusterState) -> Iterator[str]:

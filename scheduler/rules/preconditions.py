@@ -20,6 +20,7 @@ from scheduler.model.resources import NOTHING, Resources, amounts_of
 from scheduler.rules.accounts import KINDS, OF_A_COMPANY
 from scheduler.rules.admission.limits import HIGHEST, NAMES, RATE, kind_of
 from scheduler.rules.backfill import lent_on
+from scheduler.rules.departments import check_empty, check_limits, check_place
 from scheduler.rules.entities import App, Hold, Worker
 from scheduler.rules.facts import Facts
 from scheduler.rules.kinds import check_addresses, check_kind, check_registered, check_still_offered
@@ -86,6 +87,14 @@ def _company_changed(state: Facts, event: events.CompanyChanged) -> Broken:
 
 
 def _quota(state: Facts, event: events.CompanyRegistered) -> Broken:
+    if (broken := _amounts_or_part(state, event, f"company {event.company!r}")) is not None:
+        return broken
+    if any(time_s is not None and time_s < 1 for time_s in (event.default_max_runtime_s, event.max_max_runtime_s)):
+        return "X1", f"apps of company {event.company!r} cannot run for less than 1 s"
+    return None
+
+
+def _amounts_or_part(state: Facts, event: events.CompanyRegistered | events.DepartmentAdded, whose: str) -> Broken:
     if event.amounts is not None:
         if event.part is not None:
             return "C2", "a quota is amounts, a part of the cluster, or neither"
@@ -93,11 +102,9 @@ def _quota(state: Facts, event: events.CompanyRegistered) -> Broken:
             return "C2", f"a quota of {event.amounts} is negative"
     named = {kind for kind, _ in event.amounts.others} if event.amounts else set()
     if not named <= set(event.kinds) or (event.kinds and event.amounts is None):
-        return "R4", f"the quota of company {event.company!r} does not name the kinds of which it has amounts"
+        return "R4", f"the quota of {whose} does not name the kinds of which it has amounts"
     if (broken := _refused("R1", lambda: check_registered(state.kinds, event.kinds))) is not None:
         return broken
-    if any(time_s is not None and time_s < 1 for time_s in (event.default_max_runtime_s, event.max_max_runtime_s)):
-        return "X1", f"apps of company {event.company!r} cannot run for less than 1 s"
     if event.part is not None:
         try:
             if "/" not in event.part:
@@ -123,6 +130,42 @@ def _company_removed(state: Facts, event: events.CompanyRemoved) -> Broken:
     if company is None:
         return "C2", f"company {event.company!r} is not registered"
     return ("C2", f"company {event.company!r} still has {company.apps} apps") if company.apps else None
+
+
+def _department_added(state: Facts, event: events.DepartmentAdded) -> Broken:
+    if event.department in state.departments:
+        return "H12", f"department {event.department!r} is known already"
+    return _department(state, event)
+
+
+def _department_changed(state: Facts, event: events.DepartmentChanged) -> Broken:
+    if event.department not in state.departments:
+        return "H12", f"department {event.department!r} is not known"
+    return _department(state, event)
+
+
+def _department(state: Facts, event: events.DepartmentAdded) -> Broken:
+    """Its quota is one, its limits are parts of it, and its place makes neither a circle nor too deep a tree (H12)."""
+    if (broken := _amounts_or_part(state, event, f"department {event.department!r}")) is not None:
+        return broken
+    if not check_limits(event):
+        return "H12", f"the limits of department {event.department!r} are no parts of its quota"
+    return _refused("H12", lambda: check_place(state, event))
+
+
+def _department_removed(state: Facts, event: events.DepartmentRemoved) -> Broken:
+    if event.department not in state.departments:
+        return "H12", f"department {event.department!r} is not known"
+    return _refused("H12", lambda: check_empty(state, event.department))
+
+
+def _company_moved(state: Facts, event: events.CompanyMoved) -> Broken:
+    company = state.companies.get(event.company)
+    if company is None or (event.department and event.department not in state.departments):
+        return "H12", f"company {event.company!r} or department {event.department!r} is not known"
+    if company.department == event.department:
+        return "H12", f"company {event.company!r} is in department {event.department!r} already"
+    return None
 
 
 def _worker_registered(state: Facts, event: events.WorkerRegistered) -> Broken:
@@ -903,6 +946,10 @@ PRECONDITIONS: dict[type[Event], Callable[[Facts, Any], Broken]] = {
     events.CompanyChanged: _company_changed,
     events.LimitSet: _limit_set,
     events.CompanyRemoved: _company_removed,
+    events.DepartmentAdded: _department_added,
+    events.DepartmentChanged: _department_changed,
+    events.DepartmentRemoved: _department_removed,
+    events.CompanyMoved: _company_moved,
     events.WorkerRegistered: _worker_registered,
     events.WorkerLabelled: _worker_labelled,
     events.WorkerChanged: _worker_changed,

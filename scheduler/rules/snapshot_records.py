@@ -24,7 +24,7 @@ from msgspec import UNSET, Struct, UnsetType, defstruct
 from msgspec.structs import asdict, astuple
 
 from scheduler.model.commands import Private
-from scheduler.model.events import AppRegistered, ClusterConfigured, Computed
+from scheduler.model.events import AppRegistered, ClusterConfigured, Computed, DepartmentAdded
 from scheduler.model.resources import NOTHING
 from scheduler.rules.accounts import Account, Token
 from scheduler.rules.entities import (
@@ -33,6 +33,7 @@ from scheduler.rules.entities import (
     Allocation,
     App,
     Company,
+    Department,
     Election,
     Hold,
     LostWorker,
@@ -125,7 +126,7 @@ _BLANK = Allocation("", "", "", NOTHING)
 _STANDINGS, _ACCOUNTS = (Occupation(), Occupation(), Occupation()), (Balance(), Balance(), Balance())
 _SPEC = AppRegistered("", "", "", "batch", None, NOTHING, 0, Computed())
 _NEW = App("", _SPEC, _STANDINGS, _ACCOUNTS, Usage(), 0, 0, NOTHING, None, _SPEC.sizing)
-_COMPANY = _record_of(Company, "users", "sizes", name=str)
+_COMPANY = _record_of(Company, "users", "sizes", "above", name=str)
 _USER = _record_of(User, company=str, name=str)
 _ALLOCATION = _record_of(Allocation, usual=_BLANK, required=4)
 _APP = _record_of(
@@ -186,6 +187,7 @@ _RECORDS: dict[str, type[Any]] = {
     "inhabited": defstruct("Inhabited", [("company", str)], bases=(_SnapshotRecord,)),
     "ranks": _record_of(Ranks, app=str),
     "windows": _record_of(Window, "names"),
+    "departments": defstruct("Department", [("spec", DepartmentAdded)], bases=(_SnapshotRecord,)),
     "slots": defstruct("Slot", [("app", str), *_types(Slot).items()], bases=(_SnapshotRecord,)),
 }
 
@@ -230,6 +232,7 @@ def lines(state: ClusterState) -> Iterator[str]:
         "inhabited": ((company,) for company in state.accounts.inhabited),
         "ranks": ((app, *_ranks(ranks)) for app, ranks in state.ranks.items()),
         "windows": map(_window, state.windows.values()),
+        "departments": ((each.spec,) for each in state.departments.values()),
         "slots": ((app, *slot) for app, slot in state.slots.items()),
     }
     for kind, values in tables.items():
@@ -332,6 +335,8 @@ def _restore(state: ClusterState, kind: str, record: Any) -> None:  # noqa: ANN4
             state.ranks[record.app] = Ranks(record.held, record.vacant, record.used, record.done, record.counts)
         case "windows":
             state.windows[record.id] = Window(**values)
+        case "departments":
+            state.departments[record.spec.department] = Department(record.spec)
         case "slots":
             name = values.pop("app")
             state.slots[name] = Slot(**values)

@@ -33,7 +33,7 @@ class Standing(NamedTuple):
 
 NOWHERE = Standing()
 Side = tuple[str, str]
-"""A company and a user of it, "" for the company itself."""
+"""A company and a user of it, "" for the company itself; "" and a department."""
 
 
 def standing_of(app: App, entitled: Entitlement) -> Standing:
@@ -64,7 +64,10 @@ def standings(state: ClusterState, entitled: Entitlement | None = None) -> dict[
     found: dict[Side, Standing] = {}
     for app in _taking_part(state):
         standing = standing_of(app, entitled)
-        for side in ((app.spec.company, ""), (app.spec.company, app.spec.user)):
+        sides = [(app.spec.company, ""), (app.spec.company, app.spec.user)]
+        if state.departments and app.spec.company in state.companies:
+            sides += [("", each.name) for each in state.companies[app.spec.company].above]
+        for side in sides:
             found[side] = found.get(side, NOWHERE).plus(standing)
     return found
 

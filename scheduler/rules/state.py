@@ -26,7 +26,15 @@ from scheduler.rules.entities import App, Company, LostWorker, Worker, spent_by
 from scheduler.rules.facts import MINUTE_MS, Facts
 from scheduler.rules.fleet import tally
 from scheduler.rules.fold import accounts, apps, cluster, grants, workers
-from scheduler.rules.fold.effects import count_apps, count_size, plan_windows, reconsider, set_live, set_quotas
+from scheduler.rules.fold.effects import (
+    count_apps,
+    count_size,
+    plan_windows,
+    reconsider,
+    set_departments,
+    set_live,
+    set_quotas,
+)
 from scheduler.rules.labels import demands_of
 from scheduler.rules.placement.sizing import executor_sizes
 from scheduler.rules.preconditions import PRECONDITIONS, of_whole_gang
@@ -179,6 +187,11 @@ class ClusterState(Facts):
             "tokens": [list(token) for token in self.accounts.tokens.values()],
             "shown": list(self.accounts.shown),
             "inhabited": list(self.accounts.inhabited),
+            **(
+                {"departments": [to_builtins(structs.asdict(each.spec)) for each in self.departments.values()]}
+                if self.departments
+                else {}
+            ),
             **({"ranks": to_builtins(self.ranks)} if self.ranks else {}),
             **({"windows": [_facts(each, "names") for each in self.windows.values()]} if self.windows else {}),
             **({"slots": [[name, *slot] for name, slot in self.slots.items()]} if self.slots else {}),
@@ -214,6 +227,7 @@ class ClusterState(Facts):
         for offering in self.known_workers():
             tally(self.offers, offering.offer, 1)
         set_quotas(self)
+        set_departments(self)
         for app in self.apps.values():
             app.need = self.claims.need_of(app)
         self._index_apps()
@@ -250,6 +264,7 @@ class ClusterState(Facts):
             "usage": to_builtins(self.usage(company)),
             "last_selected": company.last_selected,
             "apps": company.apps,
+            **({"department": company.department} if company.department else {}),
             "users": {name: _facts(user) for name, user in company.users.items()},
         }
 

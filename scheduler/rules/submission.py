@@ -12,6 +12,7 @@ from scheduler.model.commands import SubmitApp
 from scheduler.model.errors import DuplicateApp, InvalidCommand, NeverFits, NeverMet, QuotaExceeded, TooManySizes
 from scheduler.model.events import AppChanged, AppRegistered, Computed, Elastic, Fixed, OnePerWorker, Sizing
 from scheduler.model.grants import IMAGE_LABEL
+from scheduler.model.quota import Quota
 from scheduler.model.resources import MAX_AMOUNT, NOTHING, Resources, aligned
 from scheduler.model.targets import place_of
 from scheduler.rules import readiness, validate
@@ -448,6 +449,16 @@ def _first_unit(state: ClusterState, app: AppRegistered) -> Resources:
     return need.unit + need.driver
 
 
+def _check_department(name: str, cap: Quota, request: Resources) -> None:
+    """Raises: QuotaExceeded if that alone passes the cap in amounts of a department that its company is in (H12)."""
+    most = cap.whole
+    for kind, amount in request.by_kind().items():
+        there = most.by_kind().get(kind, 0)
+        if amount > there and (kind in ("cores", "memory_mb") or kind in (cap.named or ())):
+            dimension = "MiB of memory" if kind == "memory_mb" else kind
+            raise QuotaExceeded(name, dimension, amount, there, department=True)
+
+
 def _check_purchase(company: Company, app: AppRegistered, unit: Resources | None) -> None:
     """Raises: QuotaExceeded if the request alone is larger than the amounts that the company bought (C4, L6).
 
@@ -455,6 +466,9 @@ def _check_purchase(company: Company, app: AppRegistered, unit: Resources | None
     edition, if its first `unit` alone is larger than these amounts, and the company may not borrow (H1).
     """
     request = app.requested if unit is None else unit
+    for each in company.above if unit is not None else ():
+        if each.spec.amounts is not None and each.cap is not None:
+            _check_department(each.name, each.cap, request)
     if company.spec.may_borrow:
         if unit is not None:
             return

@@ -97,3 +97,87 @@ class AppTurns(Generic[C]):
         """The place of that side: of its company, then of its first user."""
         place, name = self._users[side][0]
         return self._company(self._apps[side, name][0][-1]), place
+
+
+class TreeTurns:
+    """As `AppTurns` for a tree of any depth: from the top down to the child whose place is first (semantics H12).
+
+    `path`: the names on the way down to the app; `place`: that of what has the name, where that app comes next in it.
+    Where places are equal, these apps decide.
+    """
+
+    def __init__(
+        self,
+        apps: Iterable[App],
+        *,
+        path: Callable[[App], tuple[Any, ...]],
+        place: Callable[[Any, App], Any],
+        within: Callable[[App], Any],
+    ) -> None:
+        self._path, self._place, self._within = path, place, within
+        self._root = _Branch(None, 0)
+        for app in apps:
+            self.push(app)
+
+    def pop(self) -> App | None:
+        """Whose turn it is now; None if nobody is left."""
+        if self._first(self._root) is None:
+            return None
+        node = self._root
+        while node.waiting:
+            node = node.waiting[0][-1]
+        app: App = heappop(node.apps)[-1]
+        return app
+
+    def push(self, app: App) -> None:
+        """Give the app a turn, or another one."""
+        node, way = self._root, list[_Branch]()
+        for name in self._path(app):
+            way.append(node)
+            following = node.children.get(name)
+            if following is None:
+                node.number += 1
+                following = node.children[name] = _Branch(name, node.number)
+            node = following
+        heappush(node.apps, (self._within(app), app.submitted, app))
+        for above in reversed(way):
+            first = self._first(node)
+            if first is not None:
+                heappush(above.waiting, (self._turn(node, first), node.of, node))
+            node = above
+
+    def _turn(self, node: _Branch, first: tuple[Any, int, App]) -> tuple[Any, Any, int]:
+        """Its place among its siblings, then that of the app which comes next in it."""
+        within, submitted, app = first
+        return self._place(node.name, app), within, submitted
+
+    def _first(self, node: _Branch) -> tuple[Any, int, App] | None:
+        """What comes next there by now; None if nobody is left."""
+        if node.apps:
+            return node.apps[0]
+        while node.waiting:
+            known, _, child = node.waiting[0]
+            first = self._first(child)
+            if first is None:
+                heappop(node.waiting)
+                continue
+            turn = self._turn(child, first)
+            if turn == known:
+                return first
+            heapreplace(node.waiting, (turn, child.of, child))
+        return None
+
+
+class _Branch:
+    """What is below one name: further names, or apps."""
+
+    __slots__ = ("apps", "children", "name", "number", "of", "waiting")
+
+    def __init__(self, name: Any, of: int) -> None:  # noqa: ANN401 - of the caller's choice
+        self.name = name
+        self.of = of
+        """Its number among its siblings."""
+        self.number = 0
+        self.children: dict[Any, _Branch] = {}
+        self.waiting: list[tuple[Any, int, _Branch]] = []
+        self.apps: list[tuple[Any, int, App]] = []

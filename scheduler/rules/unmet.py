@@ -29,6 +29,12 @@ class _Bounds:
         for name, company in state.companies.items():
             if company.spec.amounts is not None and not company.spec.may_borrow:
                 self._left[name] = state.quota(name).amount - company.balance.granted
+        self._departments = {
+            name: each.cap.whole - each.balance.granted
+            for name, each in state.departments.items()
+            if each.cap is not None and each.spec.amounts is not None
+        }
+        """Department -> what its companies may hold beyond what they hold, if its cap is an amount."""
 
     def lets_in(self, app: App) -> bool:
         """Whether no limit would keep the pending app out once those before it have entered (semantics N2)."""
@@ -46,11 +52,17 @@ class _Bounds:
     def cut(self, company: str, size: Resources, number: int) -> int:
         """How many of that many stay within the company's cap; they count against it from now on (semantics H1)."""
         left = self._left.get(company)
-        if left is None:
-            return number
-        kinds = self._state.companies[company].spec.kinds
-        number = max(0, min(number, Quota(left, named=kinds).holds(size)))
-        self._left[company] = left - size * number
+        known = self._state.companies[company]
+        if left is not None:
+            number = max(0, min(number, Quota(left, named=known.spec.kinds).holds(size)))
+        above = [each for each in known.above if each.name in self._departments]
+        for each in above:
+            bound = Quota(self._departments[each.name], named=each.spec.kinds)
+            number = max(0, min(number, bound.holds(size)))
+        if left is not None:
+            self._left[company] = left - size * number
+        for each in above:
+            self._departments[each.name] -= size * number
         return number
 
 

@@ -342,6 +342,12 @@ def _needs_trim(detail: str) -> bool:
     return len(detail) > MAX_DETAIL or not detail.isprintable()
 
 
+def read_limit(text: str) -> tuple[int, int]:
+    """The two numbers of a part "n/d", as events state one (semantics H12)."""
+    numerator, denominator = text.split("/")
+    return int(numerator), int(denominator)
+
+
 def read_part(text: str) -> str:
     """A quota's part of the cluster, given as "25%" or "1/4", as "n/d" in lowest terms (semantics C2).
 

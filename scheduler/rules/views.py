@@ -16,6 +16,7 @@ from scheduler.model.answers import (
     ClusterShown,
     CompanyShare,
     CompanyShown,
+    DepartmentShown,
     DriverHeld,
     Edition,
     ExcludedApp,
@@ -412,6 +413,7 @@ def companies(state: ClusterState) -> list[CompanyShown]:
             default_max_runtime=company.spec.default_max_runtime_s,
             max_max_runtime=company.spec.max_max_runtime_s,
             end_idle=company.spec.end_idle,
+            department=company.department,
             used_core_ms=(used := state.usage(company)).cores,
             used_memory_ms=used.memory_mb,
             used_resources=dict(used.others) or None,
@@ -442,7 +444,32 @@ def shares(state: ClusterState) -> SharesShown:
         waiting_apps=Ledger(**_balance(state.balance)),
         companies=companies,
         users=users,
+        departments=_departments(state, found),
     )
+
+
+def departments(state: ClusterState) -> list[DepartmentShown]:
+    """The departments from the top down: place, quota, limits, and what their companies hold (semantics H12)."""
+    return _departments(state, standings(state)) if state.departments else []
+
+
+def _departments(state: ClusterState, found: Mapping[Side, Standing]) -> list[DepartmentShown]:
+    return [
+        DepartmentShown(
+            department=each.name,
+            parent=each.spec.parent,
+            quota="amounts" if each.spec.amounts is not None else each.spec.part or "sum",
+            **_quota(each.quota),
+            borrow_limit=each.spec.borrow_limit,
+            lend_limit=each.spec.lend_limit,
+            cap_cores=None if each.cap is None else _exact(each.cap.amount.cores, each.cap.denominator),
+            cap_memory=None if each.cap is None else _exact(each.cap.amount.memory_mb, each.cap.denominator),
+            companies=each.companies,
+            **_balance(each.balance),
+            **_stands(found, "", each.name),
+        )
+        for each in sorted(state.departments.values(), key=lambda each: [one.name for one in reversed(each.chain)])
+    ]
 
 
 def _stands(found: Mapping[Side, Standing], company: str, user: str = "") -> dict[str, Any]:
@@ -541,6 +568,7 @@ _VIEWS: tuple[Callable[..., Any], ...] = (
     shares,
     limits,
     windows,
+    departments,
     settings,
     edition,
     cluster,

@@ -24,6 +24,10 @@ from scheduler.model.events import (
     AppRegistered,
     AppRemoved,
     CommandRefused,
+    CompanyMoved,
+    DepartmentAdded,
+    DepartmentChanged,
+    DepartmentRemoved,
     DriverAllocated,
     Event,
     ExecutorAllocated,
@@ -241,6 +245,7 @@ def test_the_histories_reach_every_kind_of_decision() -> None:
     of_accounts = {*get_args(AccountEvent), *get_args(TokenEvent)}  # see test_accounts
     of_the_second_edition = {RoomReserved, ReservationLapsed, RoomHeld, HoldEnded}
     elsewhere = {WindowAdded, WindowRemoved, TaskRequeued}  # see test_windows, and the unit tests of requeue
+    elsewhere |= {DepartmentAdded, DepartmentChanged, DepartmentRemoved, CompanyMoved}  # see test_departments
     decided = set(EVENT_TYPES.values()) - stated_by_a_master - of_accounts - of_the_second_edition - elsewhere
     assert kinds.keys() == decided
     assert kinds[AppAdmitted] > 80

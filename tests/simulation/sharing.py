@@ -30,7 +30,7 @@ from scheduler.rules.stage.needs import runs_for_s
 from scheduler.rules.stage.room import targets_made
 from scheduler.rules.state import ClusterState
 from tests.property.given import decides_nothing_more
-from tests.property.lawful import leaves_for_a_need, within_cap
+from tests.property.lawful import leaves_for_a_need, within_departments, within_quota
 
 
 class RuleBroken(AssertionError):
@@ -53,7 +53,9 @@ class Sharing:
     def before(self, state: ClusterState, event: Event, at: int) -> None:
         """Check an event at `at` (ms) just before it is folded."""
         with _rule("H1"):
-            within_cap(state, event)
+            within_quota(state, event)
+        with _rule("H12"):
+            within_departments(state, event)
         _meets_what_is_demanded(state, event)
         _comes_in_no_window(state, event, at)
         match event:
@@ -199,7 +201,7 @@ def _is_filled(state: ClusterState, entitled: Entitlement) -> None:
 def _stay_with_holders(state: ClusterState, entitled: Entitlement) -> None:
     """Check of companies that differ in nothing but what they hold that the one which holds it gets one more (H3)."""
     plain: dict[tuple[Quota, Resources], list[list[Leaf]]] = {}
-    for node in entitled.companies.values():
+    for node in entitled.companies.values() if not state.departments else ():
         leaves = [leaf for user in node.users for leaf in user.leaves]
         if node.capped or len(node.users) != 1 or len({leaf.size for leaf in leaves}) != 1:
             continue
@@ -227,13 +229,19 @@ def _has_entered(state: ClusterState, entitled: Entitlement) -> None:
             raise RuleBroken("H4", f"{app.id} is entitled to {entitled.units(app)} executors, and waits")
 
 
+def _may_borrow(state: ClusterState, app: App) -> bool:
+    """Whether neither a quota nor a department bounds what the app's company holds."""
+    limits = [each for each in state.departments.values() if each.spec.borrow_limit or each.spec.lend_limit]
+    return not limits and state.companies[app.spec.company].spec.may_borrow
+
+
 def _is_lent(state: ClusterState) -> None:
     """Check that no room is left that an admitted app of a company which may borrow could use (semantics Z1, H5).
 
     An app cannot use what would pass its request beside what still leaves (A2, A5).
     """
     for app in state.indexes.owed:
-        lends = state.companies[app.spec.company].spec.may_borrow
+        lends = _may_borrow(state, app)
         if not lends or app.holds or app.demand.wanted or wanted_units(app) <= held_units(app):
             continue
         without, size = closed_to(state, app, state.at), app.need.executor
@@ -257,7 +265,7 @@ def _has_targets(state: ClusterState, entitled: Entitlement) -> None:
     if any(app.need.gang and not app.holds for app in state.indexes.needy):
         return  # one that waits for the targets of others comes before further ones (G8)
     for app in state.indexes.needy:
-        if app.lack.units <= len(app.holds) or not state.companies[app.spec.company].spec.may_borrow:
+        if app.lack.units <= len(app.holds) or not _may_borrow(state, app):
             continue
         without = {*app.troubles, *closed_to(state, app, state.at)}
         for worker in state.workers.values():

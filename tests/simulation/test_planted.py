@@ -21,7 +21,7 @@ from scheduler.model.sender import NOBODY, By
 from scheduler.rules.decide import decide
 from scheduler.rules.entities import Worker
 from scheduler.rules.labels import Term
-from scheduler.rules.share.fill import Leaf
+from scheduler.rules.share.fill import GroupTree, Leaf
 from scheduler.rules.snapshot_records import restored
 from scheduler.rules.stage.needs import _Telling
 from scheduler.rules.stage.sharing import shared
@@ -171,7 +171,11 @@ def room_that_is_made_for_a_need_is_given_to_anybody(patch: pytest.MonkeyPatch) 
 
 
 def companies_are_lent_more_than_their_caps(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("scheduler.rules.stage.sharing.passes_cap", lambda *_: True)
+    patch.setattr("scheduler.rules.stage.sharing.is_bounded", lambda *_: False)
+
+
+def caps_of_departments_bound_nobody(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(GroupTree, "passes", lambda *_: True)
 
 
 def an_entitlement_is_kept_whatever_changes(patch: pytest.MonkeyPatch) -> None:
@@ -337,6 +341,7 @@ PLANTS: dict[Plant, Found] = {
     what_leaves_for_a_claim_does_not_end_its_tasks: Found(6, from_seed=26),
     room_that_is_made_for_a_need_is_given_to_anybody: Found(5, from_seed=9),
     companies_are_lent_more_than_their_caps: Found("H1"),
+    caps_of_departments_bound_nobody: Found("H12"),
     an_entitlement_is_kept_whatever_changes: Found("H2"),
     equal_shares_go_to_who_holds_nothing: Found("H3", from_seed=167),
     who_is_entitled_does_not_enter: Found("H4"),

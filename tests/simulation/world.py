@@ -26,8 +26,10 @@ from recovery.archive.archive import archive, open_log
 from recovery.failover.lease import Member
 from recovery.failover.master import Master
 from scheduler.model.commands import (
+    AddDepartment,
     AddWindow,
     ChangeCompany,
+    ChangeDepartment,
     Command,
     ConfigureCluster,
     DecommissionWorker,
@@ -37,9 +39,11 @@ from scheduler.model.commands import (
     HoldApp,
     KillApp,
     KillExecutors,
+    MoveCompany,
     RegisterCompany,
     RegisterKind,
     ReleaseApp,
+    RemoveDepartment,
     RemoveWindow,
     RemoveWorker,
     ReprioritizeApp,
@@ -134,6 +138,8 @@ class World:
         """What windows are drawn from, in clusters that have some (semantics W14)."""
         self.backfill = Random(f"backfill {seed}") if seed % 7 == 5 else None
         """What maximum runtimes are drawn from, in clusters that lend the room of targets (semantics H11)."""
+        self.departments = Random(f"departments {seed}") if self.door is None and seed % 6 == 1 else None
+        """What departments are drawn from, in clusters that have some (semantics H12)."""
         self.weights = [weight * random.choice((0, 1, 4)) for weight in _CHANCES.values()]
         self.weights[0] = _CHANCES[_submit]
         self.kinds = random.sample(FAULTS, random.randrange(1, len(FAULTS) + 1))
@@ -159,6 +165,8 @@ class World:
             self._ask(ScaleApp(app=_an_app(self), executors=self.alike.choice((1, 8))))
         if self.windows is not None and self.windows.random() < 0.2:
             _window(self, self.windows)
+        if self.departments is not None and self.departments.random() < 0.2:
+            _department(self, self.departments)
         self.loom.wait(random.choice((0, 5, 50, 400, 1_000)))
         if random.random() < 0.05:
             self.loom.wait(random.randrange(8_000))
@@ -203,6 +211,10 @@ class World:
             *(UndrainWorker(worker=worker) for worker in self.machines),
             *(ChangeCompany(company=company, cores=1_000, memory_mb=1_000_000) for company in COMPANIES),
             *_no_limits(),
+            *[
+                ChangeDepartment(department=name, borrow_limit="none", lend_limit="none")
+                for name in self.witness.state.departments
+            ],
         )
 
     def _replace_decommissioned(self) -> None:
@@ -864,6 +876,26 @@ def _window(world: World, random: Random) -> None:
     end, company = begin + random.choice((1_000, 4_000)), random.choice(("", *COMPANIES))
     name, notice_s = f"x{world.number}", random.choice((6, 8))
     world._ask(AddWindow(window=name, workers=workers, begin=begin, end=end, company=company, notice_s=notice_s))
+
+
+def _department(world: World, random: Random) -> None:
+    """A department, another quota or another place of one, its end, or a company that is put into one."""
+    known, names = world.witness.state.departments, ("d0", "d1", "d2")
+    name, other = random.choice(names), random.choice(("", *names))
+    drawn = random.random()
+    if drawn < 0.1 and known:
+        world._ask(RemoveDepartment(department=name))
+        return
+    if drawn < 0.5:
+        world._ask(MoveCompany(company=random.choice(COMPANIES), department=other if other in known else ""))
+        return
+    quota: dict[str, Any] = random.choice(({}, {"part": "1/2"}, {"cores": 8, "memory_mb": 16_384}))
+    limits: dict[str, Any] = {
+        "borrow_limit": random.choice((None, "none", "25%")),
+        "lend_limit": random.choice((None, "50%", "none")),
+    }
+    kind = ChangeDepartment if name in known else AddDepartment
+    world._ask(kind(department=name, parent=other if other in known else "", **quota, **limits))
 
 
 def _somebody(world: World) -> Actor:

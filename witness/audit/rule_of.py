@@ -183,6 +183,12 @@ _OF_COMMANDS: dict[str, tuple[type[Any], ...]] = {
         commands.GrantRole,
         commands.RevokeRole,
     ),
+    "H12": (
+        commands.AddDepartment,
+        commands.ChangeDepartment,
+        commands.RemoveDepartment,
+        commands.MoveCompany,
+    ),
     "W14": (commands.AddWindow, commands.RemoveWindow),
     "I3": (commands.ShowApps,),
     "I7": (commands.RestoreLog, commands.AcceptLog),

@@ -149,6 +149,21 @@ def company_remove(session: Session, *, name: tuple[str, ...], yes: bool) -> int
     return send_each(session, name, lambda each: commands.RemoveCompany(company=each), "removed")
 
 
+@company.command("move")
+@click.argument("name", type=params.read_text, shell_complete=complete("company"))
+@click.argument("department", type=params.read_text)
+@on_cluster
+def company_move(session: Session, *, name: str, department: str) -> None:
+    """Put a company into a department; "none" takes it out of all.
+
+    What it holds stays. What becomes surplus by that leaves for needs of others, at their dates.
+    """
+    from scheduler.model import commands  # noqa: PLC0415 (likewise)
+
+    session.send(commands.MoveCompany(company=name, department="" if department == "none" else department))
+    click.echo(f"company {name} is in {'no department' if department == 'none' else f'department {department}'} now")
+
+
 @company.command("list")
 @params.as_json
 @on_cluster
@@ -156,8 +171,9 @@ def company_list(session: Session, *, as_json: bool) -> None:
     """List the companies with their quotas, in force and as given."""
     render.print_records(
         session.ask("companies"),
-        "company quota quotaCores quotaMemory quotaResources borrow users apps",
-        headings=("COMPANY", "QUOTA", "CORES", "MEMORY", "RESOURCES", "BORROWS", "USERS", "APPS"),
+        "company department quota quotaCores quotaMemory quotaResources borrow users apps",
+        headings=("COMPANY", "DEPARTMENT", "QUOTA", "CORES", "MEMORY", "RESOURCES", "BORROWS", "USERS", "APPS"),
+        spare=("DEPARTMENT",),
         empty="No company is registered; `fairlog company add NAME` adds one.",
         as_json=as_json,
     )
@@ -493,6 +509,10 @@ def shares(source: Source, *, as_json: bool) -> None:
         render.print_json(found)
         return
     rows = [("waitingApps", "", _amounts(found["waitingApps"], "occupied"), *[""] * (2 + len(_STANDING)))]
+    for each in found.get("departments", ()):
+        cap = "none" if each["capCores"] is None else _amounts(each, "cap")
+        occupied = _amounts(each, "occupied")
+        rows.append((f"department {each['department']}", "", occupied, _amounts(each, "quota"), cap, *_standing(each)))
     for each in found["companies"]:
         cap = "none" if each["capCores"] is None else _amounts(each, "cap")
         occupied = _amounts(each, "occupied")

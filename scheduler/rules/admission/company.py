@@ -5,11 +5,12 @@ A policy is one record of `COMPANY_POLICIES`, read by admission, explanations an
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from scheduler.model.quota import UNBOUGHT, Quota, Share
+from scheduler.model.resources import NOTHING
 from scheduler.rules.admission.policy import Basis
 from scheduler.rules.ledger import Balance, Occupation, Usage
 
@@ -27,6 +28,24 @@ class Tenant:
     quota: Quota = UNBOUGHT
     last_selected: int = 0
     standing: Occupation = field(default_factory=Occupation)
+
+
+def together(department: str, tenants: Iterable[Tenant], basis: Basis, quota: Quota, last_selected: int) -> Tenant:
+    """A department as policies see it: the sums of its companies (semantics H12)."""
+    requested = granted = used = unserved = NOTHING
+    for each in tenants:
+        requested += each.balance.requested
+        granted += each.balance.granted
+        used += each.usage.until(basis.at, each.balance, basis.half_life_ms)
+        unserved += each.standing.unserved
+    return Tenant(
+        department,
+        Balance(requested, granted),
+        Usage(used, basis.at),
+        quota,
+        last_selected,
+        Occupation(unserved=unserved),
+    )
 
 
 def dominant_share(tenant: Tenant, _: Basis) -> Share:

@@ -13,20 +13,20 @@ from dataclasses import dataclass, field
 from functools import partial
 from heapq import heapify, heappop, heapreplace, merge
 from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from scheduler.model.events import ClusterConfigured
 from scheduler.model.quota import Quota, Share
 from scheduler.model.resources import Resources
 from scheduler.rules.admission.app import APP_POLICIES
-from scheduler.rules.admission.company import COMPANY_POLICIES, Tenant
+from scheduler.rules.admission.company import COMPANY_POLICIES, Tenant, together
 from scheduler.rules.admission.limits import CompanyLimits, Limits
 from scheduler.rules.admission.line import Arrivals, Line
 from scheduler.rules.admission.policy import Basis
 from scheduler.rules.admission.user import USER_POLICIES, Contender, UserKey
-from scheduler.rules.entities import App, Need
+from scheduler.rules.entities import App, Department, Need
 from scheduler.rules.ledger import Balance, Occupation, Usage
-from scheduler.rules.turns import AppTurns
+from scheduler.rules.turns import AppTurns, TreeTurns
 
 
 class Ask(NamedTuple):
@@ -211,20 +211,51 @@ class AppQueue:
         contender.last_selected_at = self.basis.at
         self.remove(app)
 
-    def entering(self, apps: Iterable[App]) -> Iterator[App]:
+    def entering(
+        self, apps: Iterable[App], above: Callable[[str], tuple[Department, ...]] | None = None
+    ) -> Iterator[App]:
         """Pending apps in the order in which they enter: by company, user, and the order of the user's apps (C, U, F).
 
-        Each is admitted before the next is asked for. That changes the place of its company and its user alone.
+        Each is admitted before the next is asked for. That changes the place of its company and its user alone, and of
+        the departments `above` (H12).
         """
-        turns = AppTurns(
-            apps,
-            side=lambda app: app.spec.company,
-            company=lambda app: self._company_key(self.companies[app.spec.company].tenant, self.basis),
-            user=self._user_turn,
-            within=self._place,
-        )
+        turns: AppTurns[str] | TreeTurns
+        if above is not None:
+            turns = self._entering_by_department(apps, above)
+        else:
+            turns = AppTurns(
+                apps,
+                side=lambda app: app.spec.company,
+                company=lambda app: self._company_key(self.companies[app.spec.company].tenant, self.basis),
+                user=self._user_turn,
+                within=self._place,
+            )
         while (app := turns.pop()) is not None:
             yield app
+
+    def _entering_by_department(self, apps: Iterable[App], above: Callable[[str], tuple[Department, ...]]) -> TreeTurns:
+        """The order of entry from the departments of the cluster down (semantics H12)."""
+        known: dict[str, Department] = {}
+        theirs: dict[str, list[Tenant]] = {}
+        for name, company in self.companies.items():
+            for each in above(name):
+                known[each.name] = each
+                theirs.setdefault(each.name, []).append(company.tenant)
+
+        def path(app: App) -> tuple[tuple[str, str], ...]:
+            company = app.spec.company
+            departments = [("", each.name) for each in reversed(above(company))]
+            return (*departments, (company, ""), (company, app.spec.user))
+
+        def place(name: tuple[str, str], app: App) -> Any:  # noqa: ANN401 - as the policies have it
+            company, other = name
+            if not company:
+                each = known[other]
+                tenant = together(other, theirs[other], self.basis, each.quota, each.last_selected)
+                return self._company_key(tenant, self.basis)
+            return self._user_turn(app) if other else self._company_key(self.companies[company].tenant, self.basis)
+
+        return TreeTurns(apps, path=path, place=place, within=self._place)
 
     def _user_turn(self, app: App) -> UserKey:
         """The place of the user whose next app this is."""

@@ -15,6 +15,7 @@ from scheduler.rules.entities import NO_LACK, App, Demand, Lack, PassedOn, Slot,
 from scheduler.rules.facts import Facts
 from scheduler.rules.fold.effects import (
     count_demands,
+    count_request,
     count_runtime,
     count_size,
     forget_if_over,
@@ -24,7 +25,6 @@ from scheduler.rules.fold.effects import (
     set_owed,
     stop,
 )
-from scheduler.rules.ledger import add_request
 
 SIGNALS_KEPT = 8
 """So many signals of an executor or driver are passed on if they come before its worker looks."""
@@ -114,7 +114,7 @@ def _app_admitted(facts: Facts, event: events.AppAdmitted) -> None:
     app = facts.apps[event.app]
     app.admitted, app.admitted_at = facts.head, facts.at
     facts.waiting[event.app] = app
-    add_request(app.accounts, app.requested)
+    count_request(facts, app, app.requested)
     if facts.claims.counts_apps:
         facts.claims.count(app, pending=-1, admitted=1)
     facts.claims.admit(app)
@@ -122,6 +122,8 @@ def _app_admitted(facts: Facts, event: events.AppAdmitted) -> None:
     user = company.users[event.user]
     company.last_selected = user.last_selected = facts.head
     user.last_selected_at = facts.at
+    for each in company.above:
+        each.last_selected = facts.head
     if app.spec.elastic is not None:
         app.demand = app.demand._replace(asked_at=facts.at)
     facts.queue.admit(app, facts.head)
@@ -132,7 +134,7 @@ def _app_changed(facts: Facts, event: events.AppChanged) -> None:
     app, request = facts.apps[event.app], event.requested
     asked = ask_of(app)
     if app.admitted:
-        add_request(app.accounts, request - app.requested)
+        count_request(facts, app, request - app.requested)
     app.requested = request
     facts.claims.restate(app, asked.request)
     limit, wanted = app.executor_limit, app.wants_more
@@ -180,7 +182,7 @@ def _app_removed(facts: Facts, event: events.AppRemoved) -> None:
         del facts.waiting[event.app]
         if facts.claims.counts_apps:
             facts.claims.count(app, admitted=-1)
-        add_request(app.accounts, -app.requested)
+        count_request(facts, app, -app.requested)
         if app.unserved:
             facts.claims.serve(app)
         reconsider(facts, app)
@@ -250,7 +252,7 @@ def _app_requeued(facts: Facts, event: events.AppRequeued) -> None:
     del facts.waiting[event.app]
     if facts.claims.counts_apps:
         facts.claims.count(app, pending=1, admitted=-1)
-    add_request(app.accounts, -app.requested)
+    count_request(facts, app, -app.requested)
     facts.claims.withdraw(app)
     app.restarts += 1
     app.admitted = app.admitted_at = app.done_cores = app.returned_at = app.failures = app.ran_ms = app.owed_since = 0

@@ -9,9 +9,17 @@ from msgspec import structs
 
 from scheduler.model import events
 from scheduler.model.events import ClusterConfigured, CommandRefused, CompanyRegistered, Event
-from scheduler.rules.entities import Company, Election
+from scheduler.rules.entities import Company, Department, Election
 from scheduler.rules.facts import Facts
-from scheduler.rules.fold.effects import count_apps, count_size, forget_ended, reconsider, set_need, set_quotas
+from scheduler.rules.fold.effects import (
+    count_apps,
+    count_size,
+    forget_ended,
+    reconsider,
+    set_departments,
+    set_need,
+    set_quotas,
+)
 from scheduler.rules.ledger import Usage
 from scheduler.rules.placement.sizing import executor_sizes
 
@@ -78,6 +86,27 @@ def _company_removed(facts: Facts, event: events.CompanyRemoved) -> None:
     facts.queue.remove_company(event.company)
     facts.claims.forget(event.company)
     set_quotas(facts)
+    if facts.departments:
+        set_departments(facts)
+
+
+def _department_set(facts: Facts, event: events.DepartmentAdded | events.DepartmentChanged) -> None:
+    spec = events.DepartmentAdded(**structs.asdict(event))
+    if event.department in facts.departments:
+        facts.departments[event.department].spec = spec
+    else:
+        facts.departments[event.department] = Department(spec)
+    set_departments(facts)
+
+
+def _department_removed(facts: Facts, event: events.DepartmentRemoved) -> None:
+    del facts.departments[event.department]
+    set_departments(facts)
+
+
+def _company_moved(facts: Facts, event: events.CompanyMoved) -> None:
+    facts.companies[event.company].department = event.department
+    set_departments(facts)
 
 
 def _edition_changed(facts: Facts, event: events.EditionChanged) -> None:
@@ -130,6 +159,10 @@ FOLDS: dict[type[Event], Callable[[Facts, Any], None]] = {
     events.CompanyChanged: _company_changed,
     events.LimitSet: _limit_set,
     events.CompanyRemoved: _company_removed,
+    events.DepartmentAdded: _department_set,
+    events.DepartmentChanged: _department_set,
+    events.DepartmentRemoved: _department_removed,
+    events.CompanyMoved: _company_moved,
     events.RoomReserved: _told_before,
     events.ReservationLapsed: _told_before,
     events.EditionChanged: _edition_changed,

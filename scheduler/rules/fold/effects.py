@@ -5,19 +5,78 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from scheduler.model.events import AppRegistered, Computed
-from scheduler.model.resources import Resources
+from scheduler.model.quota import UNBOUGHT, Quota
+from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.admission.queue import Ask, ask_of
-from scheduler.rules.entities import Allocation, App, Window, Worker
+from scheduler.rules.entities import Allocation, App, Department, Window, Worker
 from scheduler.rules.facts import Facts
 from scheduler.rules.fleet import tally
 from scheduler.rules.labels import demands_of
-from scheduler.rules.ledger import add_grant, granted
+from scheduler.rules.ledger import Balance, add_grant, add_request, granted
+from scheduler.rules.validate import read_limit
 
 
 def set_quotas(facts: Facts, *names: str) -> None:
     """The quotas of these companies, or of all, by the cluster and companies there are (semantics A8, C2, C4)."""
     for name in names or facts.companies:
         facts.queue.set_quota(name, facts.quota(name))
+    if facts.departments:
+        set_department_quotas(facts)
+
+
+def set_department_quotas(facts: Facts) -> None:
+    """What departments may hold and lend, the lowest ones first: it may be the sum of what is in them (H12)."""
+    unnamed = Quota(facts.fleet.total, max(1, len(facts.companies)))
+    found: dict[str, Quota] = dict.fromkeys(facts.departments, UNBOUGHT)
+    for name, company in facts.companies.items():
+        if company.department:
+            quota = facts.queue.companies[name].tenant.quota
+            found[company.department] = found[company.department].plus(quota.with_all(unnamed))
+    for each in sorted(facts.departments.values(), key=lambda each: -len(each.above)):
+        spec, quota = each.spec, found[each.name]
+        if spec.amounts is not None:
+            quota = Quota(spec.amounts, named=spec.kinds)
+        elif spec.part is not None:
+            quota = Quota(facts.fleet.total, 1).times(*read_limit(spec.part))
+        each.quota, each.cap, each.kept = quota, None, NOTHING
+        if spec.borrow_limit is not None:
+            numerator, denominator = read_limit(spec.borrow_limit)
+            each.cap = quota.times(numerator + denominator, denominator)
+        if spec.lend_limit is not None:
+            numerator, denominator = read_limit(spec.lend_limit)
+            each.kept = quota.times(denominator - numerator, denominator).whole
+        if spec.parent:
+            theirs = quota.with_all(unnamed.times(each.companies, 1))
+            found[spec.parent] = found[spec.parent].plus(theirs)
+    facts.keeping = bool({each.kept for each in facts.departments.values()} - {NOTHING})
+
+
+def set_departments(facts: Facts) -> None:
+    """Who is in which department, and what these hold together (semantics H12)."""
+    for each in facts.departments.values():
+        above, parent = list[Department](), each.spec.parent
+        while parent:
+            above.append(facts.departments[parent])
+            parent = above[-1].spec.parent
+        each.above, each.companies, each.balance = tuple(above), 0, Balance()
+        each.last_selected, each.leaving = 0, NOTHING
+    for company in facts.companies.values():
+        company.above = facts.departments[company.department].chain if company.department else ()
+        for each in company.above:
+            each.companies += 1
+            each.balance.requested += company.balance.requested
+            each.balance.granted += company.balance.granted
+            each.leaving += company.leaving
+            each.last_selected = max(each.last_selected, company.last_selected)
+    set_department_quotas(facts)
+
+
+def count_request(facts: Facts, app: App, request: Resources) -> None:
+    """The app requests so much more, at all levels at once (semantics O1)."""
+    add_request(app.accounts, request)
+    if facts.departments:
+        for each in facts.companies[app.spec.company].above:
+            each.balance.requested += request
 
 
 def count_apps(facts: Facts) -> None:
@@ -163,7 +222,10 @@ def count_leaving(facts: Facts, allocation: Allocation, change: Resources) -> No
     facts.changed.workers[worker.id] = None
     app = facts.apps[allocation.app]
     app.leaving += change
-    facts.companies[app.spec.company].leaving += change
+    company = facts.companies[app.spec.company]
+    company.leaving += change
+    for each in company.above:
+        each.leaving += change
 
 
 def grant(facts: Facts, app: App, worker: Worker, grant: Resources) -> None:
@@ -174,6 +236,9 @@ def grant(facts: Facts, app: App, worker: Worker, grant: Resources) -> None:
         app.usage.update(facts.at, app.accounts[1], facts.queue.basis.half_life_ms)
     worker.free, app.granted = granted(worker.free, app.granted, grant)
     add_grant(app.accounts, grant)
+    if facts.departments:
+        for each in facts.companies[app.spec.company].above:
+            each.balance.granted += grant
     if worker.status == "alive":
         facts.fleet.move(worker.id, before, worker.free if plain else worker.open_to(None))
         facts.claims.update(app, grant)

@@ -12,6 +12,7 @@ from scheduler.rules.entities import Allocation, App, Hold, HoldReason, QuickEnd
 from scheduler.rules.facts import Facts
 from scheduler.rules.fold.effects import (
     count_leaving,
+    count_request,
     count_runtime,
     forget_if_over,
     grant,
@@ -20,7 +21,6 @@ from scheduler.rules.fold.effects import (
     reopen,
     set_need,
 )
-from scheduler.rules.ledger import add_request
 from scheduler.rules.ranks import Ranks
 from scheduler.rules.trouble import failures_in_a_row, is_quick, restart_after, suspect_failures
 
@@ -95,7 +95,7 @@ def _executor_allocated(facts: Facts, event: events.ExecutorAllocated) -> None:
             app.planned = False
     if event.requested is not None:
         before = app.requested
-        add_request(app.accounts, event.requested - before)
+        count_request(facts, app, event.requested - before)
         app.requested = event.requested
         facts.claims.restate(app, before)
     if worker.suspicion is not None:

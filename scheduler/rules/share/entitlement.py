@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import starmap
 from typing import TYPE_CHECKING
 
+from scheduler.model.quota import Quota
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.admission.queue import ask_of
 from scheduler.rules.fleet import tally
@@ -20,7 +21,18 @@ from scheduler.rules.share.demands import (
     staying_of,
     wanted_units,
 )
-from scheduler.rules.share.fill import CompanyNode, Filling, First, Handed, Leaf, Rooms, UserNode, may_start
+from scheduler.rules.share.fill import (
+    CompanyNode,
+    Filling,
+    First,
+    GroupNode,
+    GroupTree,
+    Handed,
+    Leaf,
+    Rooms,
+    UserNode,
+    may_start,
+)
 from scheduler.rules.share.going_on import GoingOn, Looked
 
 if TYPE_CHECKING:
@@ -37,6 +49,8 @@ class Entitlement:
     leaves: dict[str, Leaf] = field(default_factory=dict)
     """App -> its demand and what it is handed, of every app that was looked at; of a `whole` one pending apps alone."""
     companies: dict[str, CompanyNode] = field(default_factory=dict)
+    tree: GroupTree | None = None
+    """The departments, if there are any."""
 
     dropped: list[Leaf] = field(default_factory=list)
     """The demands that dropped out, in that order."""
@@ -55,7 +69,7 @@ class Entitlement:
     _sides: tuple[int, dict[tuple[str, str], tuple[Resources, Resources]]] = (-1, {})
 
     def sides(self, state: ClusterState) -> dict[tuple[str, str], tuple[Resources, Resources]]:
-        """(company, user), or (company, "") -> what its executors hold that stay, and what it is entitled to.
+        """(company, user), (company, "") or ("", department) -> what is held there that stays, and what is due to it.
 
         What its apps have a target for is held: whoever leaves for it makes room on its own side.
         """
@@ -66,7 +80,7 @@ class Entitlement:
                 if app.holds and app.driver_runs:
                     held += sum([state.holds[target].amounts for target in app.holds], NOTHING)
                 due = app.need.executor * self.units(app)
-                for side in ((app.spec.company, ""), (app.spec.company, app.spec.user)):
+                for side in sides_of(state, app):
                     before = found.get(side, (NOTHING, NOTHING))
                     found[side] = before[0] + held, before[1] + due
             self._sides = state.head, found
@@ -99,6 +113,14 @@ class Entitlement:
         return self.missing(app) + (app.driver is None and self.is_driven(app))
 
 
+def sides_of(state: ClusterState, app: App) -> list[tuple[str, str]]:
+    """The sides to which the app belongs: its user, its company, and the departments above."""
+    found = [(app.spec.company, ""), (app.spec.company, app.spec.user)]
+    if state.departments:
+        found += [("", each.name) for each in state.companies[app.spec.company].above]
+    return found
+
+
 def entitlement(state: ClusterState) -> Entitlement:
     """The filling of the state as it stands, which it needs not where all has room (semantics H2).
 
@@ -120,7 +142,7 @@ def entitlement(state: ClusterState) -> Entitlement:
 def still_holding(state: ClusterState) -> Entitlement | None:
     """The last filling, if nothing that changed since could make another one."""
     kept: Entitlement | None = state.filling.kept
-    if kept is None or any(slot.began for slot in state.slots.values()):
+    if kept is None or state.departments or any(slot.began for slot in state.slots.values()):
         return None
     return kept if all(_holds_for(state, kept, name) for name in state.filling.apps) else None
 
@@ -251,7 +273,48 @@ def _passes(state: ClusterState, asked: _Lacking) -> bool:
                 if not may_start(quota, drivers, driver):
                     return False
                 drivers += driver
+    return not state.departments or _pass_above(state, asked)
+
+
+def _pass_above(state: ClusterState, asked: _Lacking) -> bool:
+    """Whether all of it together passes no cap of a department, and leaves what others keep (semantics H12)."""
+    tree = tree_of(state, lambda each: each.balance.granted)
+    for name, amounts in asked.by_company.items():
+        group = tree.of(state.companies[name].department)
+        if not tree.passes(group, amounts):
+            return False
+        tree.add(group, amounts)
     return True
+
+
+def groups_of(state: ClusterState) -> dict[str, GroupNode]:
+    """The departments, in which nothing is used yet."""
+    whole, number = state.fleet.total, max(1, len(state.companies))
+    found = {
+        name: GroupNode(
+            name,
+            quota=each.quota,
+            unnamed=Quota(whole * each.companies, number),
+            companies=each.companies,
+            cap=each.cap,
+            kept=each.kept,
+        )
+        for name, each in state.departments.items()
+    }
+    for name, each in state.departments.items():
+        if each.spec.parent:
+            found[name].above = found[each.spec.parent]
+    return found
+
+
+def tree_of(state: ClusterState, held: Callable[[Company], Resources]) -> GroupTree:
+    """The departments with what their companies hold by that measure."""
+    tree = GroupTree(groups_of(state), state.fleet.total)
+    for company in state.companies.values():
+        amounts = held(company)
+        if amounts != NOTHING:
+            tree.add(tree.of(company.department), amounts)
+    return tree
 
 
 def drivers_of(state: ClusterState, company: str) -> Resources:
@@ -263,7 +326,8 @@ def drivers_of(state: ClusterState, company: str) -> Resources:
 
 def filling(state: ClusterState) -> tuple[Entitlement, list[Handed]]:
     """A filling of the state, and what it handed out, in its order (semantics H2)."""
-    found = Entitlement()
+    tree = GroupTree(groups_of(state), state.fleet.total) if state.departments else None
+    found = Entitlement(tree=tree)
     begun = [state.apps[name] for name, slot in state.slots.items() if slot.began]
     admitted: dict[str, list[App]] = {}
     for app in (*state.waiting.values(), *[app for app in begun if not app.admitted]):
@@ -271,8 +335,9 @@ def filling(state: ClusterState) -> tuple[Entitlement, list[Handed]]:
     for name, company in state.companies.items():
         queue = state.queue.companies[name]
         spec = company.spec
+        above = None if tree is None else tree.of(company.department)
         found.companies[name] = CompanyNode(
-            name, quota=queue.tenant.quota, capped=not spec.may_borrow, selected=company.last_selected
+            name, quota=queue.tenant.quota, capped=not spec.may_borrow, selected=company.last_selected, above=above
         )
         _add_users(state.fleet, found, admitted.get(name, []), company, queue)
     for driver in state.drivers.values():
@@ -283,7 +348,7 @@ def filling(state: ClusterState) -> tuple[Entitlement, list[Handed]]:
         if worker.status == "alive":
             tally(rooms, state.fleet.classed(name, worker.offer), -1)
             tally(rooms, state.fleet.classed(name, worker.beside_drivers), 1)
-    run = Filling(rooms, found.companies.values(), state.fleet.total)
+    run = Filling(rooms, found.companies.values(), state.fleet.total, tree)
     run.run(_first(state, found, begun))
     found.offered = rooms
     _note_results(found, run)
@@ -325,6 +390,8 @@ def _count_driver(state: ClusterState, found: Entitlement, driver: Allocation) -
     if node is None:
         return
     node.used += driver.resources
+    if found.tree is not None and node.above is not None:
+        found.tree.add(node.above, driver.resources)
     node.drivers += driver.resources
     for user in node.users:
         if user.name == spec.user:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
 from typing import Any, Literal
 
-from scheduler.model.quota import Quota
+from scheduler.model.quota import UNBOUGHT, Quota
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.labels import may_use, spare_demands
 
@@ -272,11 +272,111 @@ class CompanyNode(Node):
     """The number of the filling for which the ties among its users were looked at last."""
     turn: Key = (-1, NOTHING, 1, ())
     """The place of the user that was handed something last."""
+    above: GroupNode | None = None
+    """The department that it is in, or the cluster; None where there are no departments."""
 
     @property
     def last(self) -> tuple[int, Resources]:
         """The level and the unit of the user that was handed something last."""
         return self.turn[0], self.turn[1]
+
+
+@dataclass(slots=True, eq=False)
+class GroupNode(Node):
+    """A department, or the cluster: its weight, its cap, what it keeps, and whose turn it is in it (semantics H12)."""
+
+    quota: Quota = UNBOUGHT
+    unnamed: Quota = UNBOUGHT
+    """Its weight in kinds that its quota does not name."""
+    companies: int = 0
+    cap: Quota | None = None
+    kept: Resources = NOTHING
+    """What of its quota is lent to nobody."""
+    above: GroupNode | None = None
+    within: Resources = NOTHING
+    """What is reserved in the departments in it."""
+    reserved: Resources = NOTHING
+    """What is kept for it and not used, by departments in it or beside these."""
+    turns: list[tuple[Key, int, GroupNode | None]] = field(default_factory=list)
+    """Of what is in it: whose turn it is, its number, and the department if it is one."""
+
+
+class GroupTree:
+    """The departments up to the cluster, with what is used in each of them; `total` is what the live workers offer."""
+
+    def __init__(self, groups: Mapping[str, GroupNode], total: Resources) -> None:
+        self.groups = groups
+        self.root = GroupNode("")
+        self.total = total
+        self.keeps = bool({each.kept for each in groups.values()} - {NOTHING})
+        for each in groups.values():
+            if each.above is None:
+                each.above = self.root
+        if self.keeps:
+            for each in sorted(groups.values(), key=lambda each: -_depth(each)):
+                each.reserved = each.within.at_least(each.kept)
+                above = each.above or self.root
+                above.within += each.reserved
+            self.root.reserved = self.root.within
+
+    def of(self, department: str) -> GroupNode:
+        """The department of that name; the cluster without one."""
+        return self.groups[department] if department else self.root
+
+    def passes(self, group: GroupNode, more: Resources) -> bool:
+        """Whether so much more in that department passes no cap and leaves what others keep (semantics H12)."""
+        node: GroupNode | None = group
+        while node is not None:
+            if node.cap is not None and not node.cap.covers(node.used, more):
+                return False
+            node = node.above
+        return not self.keeps or self._leaves(group, more)
+
+    def add(self, group: GroupNode, more: Resources) -> None:
+        """So much more is used in that department; less if it is negative."""
+        node: GroupNode | None = group
+        change = NOTHING
+        while node is not None:
+            node.used += more
+            if self.keeps:
+                node.within += change
+                reserved = node.within.at_least(node.kept - node.used).at_least(NOTHING)
+                change, node.reserved = reserved - node.reserved, reserved
+            node = node.above
+
+    def in_the_way(self, group: GroupNode, other: GroupNode, more: Resources) -> bool:
+        """Whether so much more in that department passes the cap of one in which the other one is, too."""
+        theirs, node = set[str](), group
+        while other.above is not None:
+            theirs.add(other.name)
+            other = other.above
+        while node.above is not None:
+            if node.name in theirs and node.cap is not None and not node.cap.covers(node.used, more):
+                return True
+            node = node.above
+        return False
+
+    def _leaves(self, group: GroupNode, more: Resources) -> bool:
+        """Whether room for what is reserved is left beside so much more, or no less than before."""
+        node: GroupNode | None = group
+        change = NOTHING
+        while node is not None:
+            reserved = (node.within + change).at_least(node.kept - node.used - more).at_least(NOTHING)
+            change, node = reserved - node.reserved, node.above
+        left = (self.total - self.root.used - more).by_kind()
+        before, changed = self.root.reserved.by_kind(), change.by_kind()
+        for kind, amount in more.by_kind().items():
+            yet = changed.get(kind, 0)
+            if amount + yet > 0 and before.get(kind, 0) + yet > left.get(kind, 0):
+                return False
+        return True
+
+
+def _depth(group: GroupNode) -> int:
+    number, above = 0, group.above
+    while above is not None:
+        number, above = number + 1, above.above
+    return number
 
 
 LEVELS = 1 << 128
@@ -411,10 +511,18 @@ First = tuple[CompanyNode, UserNode, Leaf, int]
 class Filling:
     """One filling; `run` hands out units until nobody can use another one."""
 
-    def __init__(self, rooms: Mapping[Resources, int], companies: Iterable[CompanyNode], total: Resources) -> None:
+    def __init__(
+        self,
+        rooms: Mapping[Resources, int],
+        companies: Iterable[CompanyNode],
+        total: Resources,
+        tree: GroupTree | None = None,
+    ) -> None:
         self.rooms = Rooms(rooms)
         self.companies = list(companies)
         self.total = total
+        self.tree = tree
+        """The departments; None if there are none, and then no mark is made where there are."""
         self.number = 0
         """How many before it went on one from the other."""
         self._of_users = Quota(total)
@@ -443,6 +551,9 @@ class Filling:
             while not demand.cause and (demand.starts or demand.units < min(units, demand.most)):
                 self._hand(whose, of, demand)
         queue, waiting, following = self._turns()
+        if self.tree is not None:
+            self._run_down(self.tree, queue, waiting, following)
+            return
         level = -1
         while queue:
             key, number = queue[0]
@@ -450,21 +561,61 @@ class Filling:
                 if len(self.handed) >= self._last_mark + self._every and self._plain and key[0] < NOWHERE:
                     self._mark(following)
                 level = key[0]
-            company, users, leaves = self.companies[number], waiting[number], following[number]
-            turn, place = users[0]
-            user, leaf = company.users[place], leaves[place]
-            if leaf is not None:
-                company.turn = turn
-                self._hand(company, user, leaf)
-                leaf = leaves[place] = user.next()
-            if leaf is not None:
-                heapreplace(users, (self._user_key(user, leaf), place))
-            else:
-                heappop(users)
+            company, users = self.companies[number], waiting[number]
+            self._hand_to(company, users, following[number])
             if users:
                 heapreplace(queue, (self._company_key(company, users[0][0]), number))
             else:
                 heappop(queue)
+
+    def _hand_to(self, company: CompanyNode, users: list[tuple[Key, int]], leaves: list[Leaf | None]) -> None:
+        """The next unit of the company, to its user with the least share, whose turn comes again."""
+        turn, place = users[0]
+        user, leaf = company.users[place], leaves[place]
+        if leaf is not None:
+            company.turn = turn
+            self._hand(company, user, leaf)
+            leaf = leaves[place] = user.next()
+        if leaf is not None:
+            heapreplace(users, (self._user_key(user, leaf), place))
+        else:
+            heappop(users)
+
+    def _run_down(
+        self,
+        tree: GroupTree,
+        queue: list[tuple[Key, int]],
+        waiting: list[list[tuple[Key, int]]],
+        following: list[list[Leaf | None]],
+    ) -> None:
+        """As `run`, from the cluster down to the child with the least share (semantics H12)."""
+        for key, number in queue:
+            above = self.companies[number].above or tree.root
+            above.turns.append((key, number, None))
+        number = len(self.companies)
+        for group in sorted(tree.groups.values(), key=lambda each: -_depth(each)):
+            number += 1
+            heapify(group.turns)
+            if group.turns:
+                above = group.above or tree.root
+                above.turns.append((self._group_key(group), number, group))
+        heapify(tree.root.turns)
+        while tree.root.turns:
+            path, node = list[tuple[GroupNode, int, GroupNode | None]](), tree.root
+            while True:
+                _, number, child = node.turns[0]
+                path.append((node, number, child))
+                if child is None:
+                    break
+                node = child
+            company, users = self.companies[number], waiting[number]
+            self._hand_to(company, users, following[number])
+            for node, number, child in reversed(path):
+                if not (users if child is None else child.turns):
+                    heappop(node.turns)
+                    continue
+                key = self._company_key(company, users[0][0]) if child is None else self._group_key(child)
+                heapreplace(node.turns, (key, number, child))
 
     def _turns(self) -> tuple[list[tuple[Key, int]], list[list[tuple[Key, int]]], list[list[Leaf | None]]]:
         """Whose turn it is: of companies, of the users of each, and the next demand of each user."""
@@ -560,7 +711,7 @@ class Filling:
             self._hand_several(company, user, leaf)
         elif size in self._full:
             leaf.cause = "room"
-        elif company.capped and not company.quota.covers(company.used, size):
+        elif (company.capped and not company.quota.covers(company.used, size)) or not self._passes(company, size):
             leaf.cause = "cap"
         elif self.rooms.take(size) is None:
             leaf.cause = "room"
@@ -569,6 +720,8 @@ class Filling:
             self.handed.append((leaf.app, (size,)))
             user.used += size
             company.used += size
+            if company.above is not None and self.tree is not None:
+                self.tree.add(company.above, size)
             leaf.units += 1
             runs = user.runs
             if runs and runs[-1][0] is size:
@@ -590,7 +743,7 @@ class Filling:
             self._plain = False
         if not self._full.isdisjoint(unit):
             leaf.cause = "room"
-        elif company.capped and not company.quota.covers(company.used, amounts):
+        elif (company.capped and not company.quota.covers(company.used, amounts)) or not self._passes(company, amounts):
             leaf.cause = "cap"
         elif starts and not may_start(company.quota, company.drivers, leaf.driver):
             leaf.cause = "drivers"
@@ -602,10 +755,21 @@ class Filling:
             self.handed.append((leaf.app, unit))
             user.used += amounts
             company.used += amounts
+            if company.above is not None and self.tree is not None:
+                self.tree.add(company.above, amounts)
             if starts:
                 company.drivers += leaf.driver
                 leaf.driven = True
             leaf.units += len(unit) - starts
+
+    def _passes(self, company: CompanyNode, more: Resources) -> bool:
+        """Whether so much more passes no cap above the company (semantics H12)."""
+        return company.above is None or self.tree is None or self.tree.passes(company.above, more)
+
+    def _group_key(self, group: GroupNode) -> Key:
+        """Whose turn it is among what is in one department, by the one who comes first in this one."""
+        _, amounts, free, rank = group.turns[0][0]
+        return level_of(group.quota, group.unnamed, group.used, amounts.others), amounts, free, rank
 
     def _user_key(self, user: UserNode, leaf: Leaf) -> Key:
         """Whose turn it is among the users of a company, `leaf` being next of this one (semantics H3)."""

@@ -17,12 +17,20 @@ if TYPE_CHECKING:
     from scheduler.rules.state import ClusterState
 
 
-def side_of(app: App, claimant: App) -> tuple[str, str] | None:
-    """The app's company, or its user if that company is the claimant's, too; None if both apps are of one user."""
+def side_of(state: ClusterState, app: App, claimant: App) -> tuple[str, str] | None:
+    """The largest part of the tree that the app is in and the claimant is not; None if both apps are of one user.
+
+    That is a department as ("", name), a company as (name, ""), or a user of the claimant's company.
+    """
     spec, own = app.spec, claimant.spec
-    if spec.company != own.company:
-        return spec.company, ""
-    return (spec.company, spec.user) if spec.user != own.user else None
+    if spec.company == own.company:
+        return (spec.company, spec.user) if spec.user != own.user else None
+    if state.departments:
+        theirs = state.companies[own.company].above
+        for each in reversed(state.companies[spec.company].above):
+            if each not in theirs:
+                return "", each.name
+    return spec.company, ""
 
 
 def leaving_with(state: ClusterState, one: Allocation) -> list[Allocation]:
@@ -91,7 +99,7 @@ class Losses:
     def _count(self, one: Allocation, times: int = 1) -> None:
         app = self._state.apps[one.app]
         self._cores[app.id] = self._cores.get(app.id, 0) + times * one.resources.cores
-        side = side_of(app, self._claimant)
+        side = side_of(self._state, app, self._claimant)
         if side is not None:
             self._of_sides[side] = self._of_sides.get(side, NOTHING) + one.resources * times
         if times > 0:
@@ -114,7 +122,7 @@ class Losses:
 
     def _side_spares(self, app: App, besides: Resources = NOTHING) -> bool:
         """Whether its user or its company holds its entitlement of every kind without what leaves."""
-        side = side_of(app, self._claimant)
+        side = side_of(self._state, app, self._claimant)
         if side is None:
             return False
         held, due = self._entitled.sides(self._state).get(side, (NOTHING, NOTHING))
@@ -144,10 +152,15 @@ class Losses:
         app = state.apps[one.app]
         if app.over or app.spec.gang or not self._side_spares(app, one.resources):
             return False
-        kept, side = closed_to(state, app, state.at), side_of(app, self._claimant)
+        kept, side = closed_to(state, app, state.at), side_of(self._state, app, self._claimant)
         for other in lent:
             theirs, worker = state.apps[other.app], state.workers[other.worker]
-            if side_of(theirs, self._claimant) != side or worker.id == one.worker or worker.id in kept or worker.holds:
+            if (
+                side_of(state, theirs, self._claimant) != side
+                or worker.id == one.worker
+                or worker.id in kept
+                or worker.holds
+            ):
                 continue
             usable = worker.status == "alive" and worker.suspicion is None
             usable = usable and not theirs.spec.gang

@@ -24,6 +24,7 @@ from scheduler.rules.kinds import with_addresses
 from scheduler.rules.placement.executors import allocation
 from scheduler.rules.share.demands import held_units, units_of
 from scheduler.rules.share.entitlement import Entitlement
+from scheduler.rules.stage.caps import is_capped, passes_staying
 from scheduler.rules.stage.losses import Losses
 from scheduler.rules.stage.room import (
     CheapestFirst,
@@ -32,9 +33,7 @@ from scheduler.rules.stage.room import (
     Seeking,
     Why,
     coming,
-    is_capped,
     most_targets,
-    passes_cap,
     targets_made,
     unit_of,
 )
@@ -111,7 +110,7 @@ def _why_void(state: ClusterState, target: Hold, entitled: Entitlement, at: int)
     if app.need.gang:
         amounts, unit = sum([one.amounts for one in worker.holds.values()], NOTHING), app.need.unit
     usable = worker.suspicion is None or not app.need.gang  # a probe is one executor
-    passes = usable and passes_cap(state, app.spec.company, state.companies[app.spec.company].staying, unit)
+    passes = usable and passes_staying(state, app.spec.company, unit)
     if not room.covers(amounts):
         room += ending_by(state, worker, app.lack.date, at)
     return None if passes and room.covers(amounts) else "unusable"

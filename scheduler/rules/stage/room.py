@@ -11,8 +11,9 @@ from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.failures import closed_to, kind_of
 from scheduler.rules.labels import sought
 from scheduler.rules.share.demands import size_of, units_of
-from scheduler.rules.share.entitlement import Entitlement
+from scheduler.rules.share.entitlement import Entitlement, sides_of
 from scheduler.rules.share.plan import Plan, lingering, plan
+from scheduler.rules.stage.caps import UnderCaps, is_capped, staying
 from scheduler.rules.stage.losses import Losses, leaving_with, side_of
 from scheduler.rules.windows import sought_by
 
@@ -75,19 +76,6 @@ def coming(state: ClusterState, worker: Worker) -> Resources:
     if worker.leaving == NOTHING:
         return NOTHING
     return worker.leaving - lingering(state, (*worker.executors.values(), *worker.drivers.values()))
-
-
-def is_capped(state: ClusterState, app: App, size: Resources) -> bool:
-    """Whether what its company is granted leaves no room below its cap (semantics H1)."""
-    company = app.spec.company
-    return not passes_cap(state, company, state.companies[company].balance.granted, size)
-
-
-def passes_cap(state: ClusterState, company: str, held: Resources, more: Resources) -> bool:
-    """Whether a company that holds that much may be granted more: it may borrow, or stays below its quota (H1)."""
-    if state.companies[company].spec.may_borrow:
-        return True
-    return state.queue.companies[company].tenant.quota.covers(held, more)
 
 
 Bound = tuple[int, int, str]
@@ -182,7 +170,7 @@ class CheapestFirst:
     def _with_followed(self, claimant: App) -> set[str]:
         """The live workers with an executor whose side is above its entitlement and lends elsewhere."""
         held_and_due, where = self._entitled.sides(self._state), self._workers_of()
-        sides = dict.fromkeys([side_of(self._state.apps[one.app], claimant) for one in self.lent()])
+        sides = dict.fromkeys([side_of(self._state, self._state.apps[one.app], claimant) for one in self.lent()])
         names: set[str] = set()
         for side in sides:
             if side is not None and _is_more(held_and_due.get(side)):
@@ -190,13 +178,13 @@ class CheapestFirst:
         return {name for name in names if self._state.workers[name].status == "alive"}
 
     def _workers_of(self) -> dict[tuple[str, str], dict[str, None]]:
-        """(company, "") and (company, user) -> the workers on which they have executors."""
+        """(company, ""), (company, user) and ("", department) -> the workers on which they have executors."""
         state = self._state
         if self._where is None or self._where[0] != state.head:
             found: dict[tuple[str, str], dict[str, None]] = {}
             for app in state.waiting.values():
                 workers = dict.fromkeys([one.worker for one in app.executors.values()])
-                for side in ((app.spec.company, ""), (app.spec.company, app.spec.user)):
+                for side in sides_of(state, app):
                     found.setdefault(side, {}).update(workers)
             self._where = state.head, found
         return self._where[1]
@@ -344,11 +332,12 @@ class Seeking:
         )
 
     def _below_cap(self) -> list[Allocation] | None:
-        """As many of its company's surplus executors as make the unit pass the cap; None if there are not enough."""
+        """As many surplus executors of its company or department as make the unit pass the cap; None if none do."""
         state, app = self.state, self.app
         if not is_capped(state, app, self.unit):
             return []
-        theirs = [one for one in state.executors.values() if state.apps[one.app].spec.company == app.spec.company]
+        held = UnderCaps(state, app.spec.company, staying)
+        theirs = [one for one in state.executors.values() if held.regards(state.apps[one.app].spec.company)]
         in_order = last_granted_first(theirs)
         whole = self._passing(in_order, divides=False)
         if whole is not None:
@@ -361,18 +350,17 @@ class Seeking:
         Where an executor `divides`, its app gets a part of it back. The largest come first then: else a smaller one of
         its app, no larger than that part, would have to stay.
         """
-        state, company = self.state, self.app.spec.company
-        quota = state.queue.companies[company].tenant.quota
-        held = state.companies[company].staying
+        state = self.state
+        held = UnderCaps(state, self.app.spec.company, staying)
         leaving = Losses(state, self.entitled, self.app)
         for one in theirs:
-            if quota.covers(held, self.unit):
+            if held.passes(self.unit):
                 break
-            back = leaving.back(one)
+            back, company = leaving.back(one), state.apps[one.app].spec.company
             fitting = one.app != self.app.id and one not in leaving.taken and (divides or back == NOTHING)
-            if fitting and leaving.take(one):
-                held -= sum([each.resources for each in leaving_with(state, one)], NOTHING) - back
-        return leaving.taken if quota.covers(held, self.unit) else None
+            if fitting and held.helps(company, self.unit) and leaving.take(one):
+                held.add(company, back - sum([each.resources for each in leaving_with(state, one)], NOTHING))
+        return leaving.taken if held.passes(self.unit) else None
 
     def _made(self, worker: Worker, forced: list[Allocation], means: Means) -> Room | None:
         """How room is made on the worker by these means; None if it cannot."""

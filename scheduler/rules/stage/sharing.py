@@ -27,10 +27,11 @@ from scheduler.rules.placement.executors import PLACEMENTS, allocations
 from scheduler.rules.share.demands import held_units, wanted_units
 from scheduler.rules.share.entitlement import Entitlement, drivers_of, entitlement
 from scheduler.rules.share.fill import level_of, may_start
+from scheduler.rules.stage.caps import UnderCaps, is_bounded, placed
 from scheduler.rules.stage.needs import ended_by_grant, needs, void
-from scheduler.rules.stage.room import Fragments, passes_cap
+from scheduler.rules.stage.room import Fragments
 from scheduler.rules.stage.slots import slots
-from scheduler.rules.turns import AppTurns
+from scheduler.rules.turns import AppTurns, TreeTurns
 from scheduler.rules.windows import barring, sought_by, tries
 
 _LOOKED_BEHIND = 100
@@ -72,7 +73,8 @@ def _entering(state: ClusterState, entitled: Entitlement) -> Iterator[AppAdmitte
     names = entitled.leaves if entitled.whole else entitled.entering
     due = [app for name in names if not (app := state.apps[name]).admitted]
     due += state.queue.wanting_nothing()
-    for app in state.queue.entering(due):
+    above = (lambda name: state.companies[name].above) if state.departments else None
+    for app in state.queue.entering(due, above):
         if state.queue.companies[app.spec.company].limit.lets_in(app):  # now that others have entered
             yield admission(state, app)
 
@@ -92,7 +94,7 @@ def _starting(state: ClusterState, entitled: Entitlement, at: int) -> Iterator[E
         quota = state.queue.companies[app.spec.company].tenant.quota
         if not may_start(quota, drivers_of(state, app.spec.company), size):
             continue
-        if not within_cap(state, app.spec.company, size):
+        if is_bounded(state, app.spec.company) and not placed(state, app.spec.company).passes(size):
             continue
         worker = _home_of(state, app, size, at)
         if worker is not None:
@@ -133,33 +135,10 @@ def _driver(app: App, worker: Worker, size: Resources) -> DriverAllocated:
     return with_addresses(worker, event) if size.others else event
 
 
-def within_cap(state: ClusterState, company: str, size: Resources, needed: Resources = NOTHING) -> bool:
-    """Whether a company may be granted that much more, beside what is needed for others of it (semantics H1, H5)."""
-    if state.companies[company].spec.may_borrow:
-        return True
-    return passes_cap(state, company, below_cap(state, company) + needed, size)
-
-
-def below_cap(state: ClusterState, company: str) -> Resources:
-    """What of its grants counts in a company's cap: what changes its place counts once (semantics H1, H6)."""
-    return state.companies[company].balance.granted - moving_of(state, company)
-
-
-def moving_of(state: ClusterState, company: str) -> Resources:
-    """What executors of the company have that change their place: they are held twice for a while (semantics H6)."""
-    return sum(
-        (
-            one.resources
-            for hold in state.holds.values()
-            for one in hold.leaving.values()
-            if one.moved and state.apps[one.app].spec.company == company
-        ),
-        NOTHING,
-    )
-
-
-def _lowest_first(state: ClusterState, apps: Iterable[App]) -> AppTurns[tuple[str, tuple[str, ...]]]:
+def _lowest_first(state: ClusterState, apps: Iterable[App]) -> AppTurns[tuple[str, tuple[str, ...]]] | TreeTurns:
     """Apps in the order of what their companies and users are granted, then admitted before pending ones (H5)."""
+    if state.departments:
+        return _lowest_in_tree(state, apps)
     total = state.fleet.total
     whole, unnamed = Quota(total), Quota(total, max(1, len(state.companies)))
 
@@ -173,6 +152,33 @@ def _lowest_first(state: ClusterState, apps: Iterable[App]) -> AppTurns[tuple[st
         company=of_company,
         user=lambda app: level_of(whole, unnamed, app.accounts[2].granted, app.need.executor.others),
         within=lambda app: (not app.admitted, app.admitted or app.ready_position),
+    )
+
+
+def _lowest_in_tree(state: ClusterState, apps: Iterable[App]) -> TreeTurns:
+    """As `_lowest_first`, from the departments of the cluster down (semantics H12)."""
+    total, number = state.fleet.total, max(1, len(state.companies))
+    whole = Quota(total)
+
+    def path(app: App) -> tuple[tuple[str, str, tuple[str, ...]], ...]:
+        company, user = app.spec.company, app.spec.user
+        kinds = tuple([kind for kind, _ in app.need.executor.others])
+        above = [("", each.name, kinds) for each in reversed(state.companies[company].above)]
+        return (*above, (company, "", kinds), (company, user, kinds))
+
+    def place(name: tuple[str, str, tuple[str, ...]], app: App) -> int:
+        company, other, _ = name
+        others = app.need.executor.others
+        if not company:
+            each = state.departments[other]
+            return level_of(each.quota, Quota(total * each.companies, number), each.balance.granted, others)
+        if other:
+            return level_of(whole, Quota(total, number), app.accounts[2].granted, others)
+        tenant = state.queue.companies[company].tenant
+        return level_of(tenant.quota, Quota(total, number), tenant.balance.granted, others)
+
+    return TreeTurns(
+        apps, path=path, place=place, within=lambda app: (not app.admitted, app.admitted or app.ready_position)
     )
 
 
@@ -222,16 +228,17 @@ def _takes_all_at_once(state: ClusterState) -> bool:
 
 
 def _place(
-    state: ClusterState, app: App, at: int, number: int, needed: Resources = NOTHING
+    state: ClusterState, app: App, at: int, number: int, held: UnderCaps | None = None
 ) -> Generator[Event, None, bool]:
-    """Up to so many executors of the app; whether any was granted."""
+    """Up to so many executors of the app beside what is `held`; whether any was granted."""
     size, company = app.need.executor, app.spec.company
-    held = below_cap(state, company) + needed
+    if held is None and is_bounded(state, company):
+        held = placed(state, company)
     least = app.need.gang or 1
     number = max(number, least)
-    while number > least and not passes_cap(state, company, held, size * number):
+    while held is not None and number > least and not held.passes(size * number):
         number -= 1
-    if not passes_cap(state, company, held, app.need.unit):
+    if held is not None and not held.passes(app.need.unit):
         return False
     granted = on_targets(state, app) if app.need.gang and app.holds else place(state, app, at, size * number)
     for event in granted:
@@ -271,8 +278,8 @@ def _lent(state: ClusterState, entitled: Entitlement, at: int) -> Iterator[Event
         while (app := order.pop()) is not None:
             if not has_room_now(state, app, at):
                 continue
-            others = needed.of(app.spec.company, app.need.unit)
-            if others is None:
+            passes, held = needed.beside(app.spec.company, app.need.unit)
+            if not passes:
                 continue
             if not app.admitted:
                 if not state.queue.companies[app.spec.company].limit.lets_in(app):
@@ -280,7 +287,7 @@ def _lent(state: ClusterState, entitled: Entitlement, at: int) -> Iterator[Event
                 again = True
                 yield admission(state, app)
             number = wanted_units(app) - held_units(app) if whole or app.need.growing else 1
-            placed = yield from _place(state, app, at, number, others)
+            placed = yield from _place(state, app, at, number, held)
             if placed and app.owed and wanted_units(app) > held_units(app):
                 order.push(app)
 
@@ -300,36 +307,41 @@ def _wanting(state: ClusterState, entitled: Entitlement, at: int) -> list[App]:
 
 
 class Needed:
-    """What counts in the caps of companies from its beginning, beside what they are granted (semantics H5)."""
+    """What counts in caps from its beginning, beside what is granted (semantics H5)."""
 
     def __init__(self, state: ClusterState, entitled: Entitlement, at: int) -> None:
         self._state, self._entitled, self._at = state, entitled, at
-        self._of: dict[str, Resources] = {}
+        self._found: dict[str, dict[str, Resources]] = {}
 
-    def of(self, company: str, size: Resources) -> Resources | None:
-        """What apps of the company are below their entitlements; None if so much more would pass its cap beside that.
+    def beside(self, company: str, size: Resources) -> tuple[bool, UnderCaps | None]:
+        """Whether so much more passes the caps of the company beside what is needed, and what is held with that.
 
         What neither room nor a plan is there for does not count: it waits without a target (semantics H6).
         """
         state = self._state
-        if state.companies[company].spec.may_borrow:
-            return NOTHING
-        if not within_cap(state, company, size):
-            return None
-        needed = self._of.get(company)
+        if not (state.keeping or is_bounded(state, company)):
+            return True, None
+        held = placed(state, company, keeping=state.keeping)
+        if not held.passes(size):
+            return False, None
+        side = "" if state.departments else company
+        needed = self._found.get(side)
         if needed is None:
-            needed = self._of[company] = self._sum(company)
-        return needed if within_cap(state, company, size, needed) else None
+            needed = self._found[side] = self._sums(side)
+        for name, amounts in needed.items():
+            held.add(name, amounts)
+        return held.passes(size), held
 
-    def _sum(self, company: str) -> Resources:
-        state, entitled, needed = self._state, self._entitled, NOTHING
+    def _sums(self, side: str) -> dict[str, Resources]:
+        """Company -> what its apps are below; of that one, or of all."""
+        state, entitled, needed = self._state, self._entitled, dict[str, Resources]()
         fragments = Fragments(state, entitled, self._at)
         for app in state.wanting():
-            units = entitled.missing(app)
+            units, company = entitled.missing(app), app.spec.company
             driver = app.unplaced_driver if entitled.is_driven(app) else NOTHING
-            wants = app.spec.company == company and (units or driver is not NOTHING)
+            wants = (not side or company == side) and (units or driver is not NOTHING)
             if wants and not fragments.keep(app):
-                needed += app.need.executor * units + driver
+                needed[company] = needed.get(company, NOTHING) + app.need.executor * units + driver
         return needed
 
 

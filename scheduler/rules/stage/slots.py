@@ -12,8 +12,8 @@ from scheduler.model.quota import Quota
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.labels import amounts_in
 from scheduler.rules.share.demands import leaf_of, wanted_units
-from scheduler.rules.share.entitlement import Entitlement, drivers_of
-from scheduler.rules.share.fill import CompanyNode, Leaf, Rooms, UserNode, may_start
+from scheduler.rules.share.entitlement import Entitlement, drivers_of, tree_of
+from scheduler.rules.share.fill import CompanyNode, GroupNode, Leaf, Rooms, UserNode, may_start
 from scheduler.rules.stage.room import most_targets
 from scheduler.rules.validate import MAX_MOMENT
 
@@ -63,8 +63,8 @@ class Shortage:
     def __init__(self, state: ClusterState, entitled: Entitlement) -> None:
         self._state, self._entitled = state, entitled
         self._parts = [node for node in entitled.companies.values() if _taking_part(node)]
-        self._weights: dict[str, Fraction] = {}
-        """Kind -> the weights of those who take part, together."""
+        self._weights: dict[tuple[str, str], Fraction] = {}
+        """Department, "" = none, and kind -> the weights of those in it who take part, together."""
         self._short: dict[tuple[str, str, tuple[str, ...]], _Short | None] = {}
         """Company, user and further kinds -> which of the two is short, if one is."""
         self._fitting: dict[tuple[Resources, ...], bool] = {}
@@ -127,35 +127,55 @@ class Shortage:
         """What is handed out of it in all: of room that nobody can use nobody is short."""
         return sum([_amount(each.used, kind) for each in self._parts])
 
-    def _due(self, node: CompanyNode, kind: str, whole: int) -> Fraction:
-        """The company's part of that much, within its cap."""
-        part = whole * self._part(node, kind)
-        return min(part, self._weight(node, kind)) if node.capped and _names(node.quota, kind) else part
+    def _due(self, node: CompanyNode | GroupNode, kind: str, whole: int) -> Fraction:
+        """The part of that much which a company or a department is due, within the caps (semantics H12)."""
+        above = node.above
+        due = Fraction(whole) if above is None or above.above is None else self._due(above, kind, whole)
+        part = due * self._part(node, kind)
+        cap = (node.quota if node.capped else None) if isinstance(node, CompanyNode) else node.cap
+        return min(part, self._weight(cap, kind)) if cap is not None and _names(cap, kind) else part
 
-    def _part(self, node: CompanyNode, kind: str) -> Fraction:
-        """Its weight as a part of the weights of all that take part in the filling."""
-        whole = self._weights.get(kind)
+    def _part(self, node: CompanyNode | GroupNode, kind: str) -> Fraction:
+        """Its weight as a part of the weights of all in the same department that take part in the filling."""
+        side = "" if node.above is None else node.above.name
+        whole = self._weights.get((side, kind))
         if whole is None:
-            whole = self._weights[kind] = sum([self._weight(each, kind) for each in self._parts], Fraction(0))
-        return self._weight(node, kind) / whole if whole else Fraction(0)
+            siblings: dict[str, CompanyNode | GroupNode] = {}
+            for each in self._parts:
+                child: CompanyNode | GroupNode = each
+                while child.above is not None and child.above is not node.above:
+                    child = child.above
+                if child.above is node.above:
+                    siblings[f"{isinstance(child, CompanyNode)}/{child.name}"] = child
+            weights = [self._weight(each.quota, kind, _number(each)) for each in siblings.values()]
+            whole = self._weights[side, kind] = sum(weights, Fraction(0))
+        return self._weight(node.quota, kind, _number(node)) / whole if whole else Fraction(0)
 
-    def _weight(self, node: CompanyNode, kind: str) -> Fraction:
-        quota = node.quota
+    def _weight(self, quota: Quota, kind: str, companies: int = 1) -> Fraction:
         if _names(quota, kind):
             return Fraction(_amount(quota.amount, kind), quota.denominator)
-        return Fraction(_amount(self._state.fleet.total, kind), len(self._entitled.companies))
+        return Fraction(_amount(self._state.fleet.total, kind) * companies, len(self._entitled.companies))
 
     def _would_fit(self, node: CompanyNode, leaf: Leaf) -> bool:
         """Whether its next unit would pass if it were handed out before anything but drivers that stand."""
         drivers = drivers_of(self._state, node.name) if node.capped or leaf.starts else NOTHING
         if node.capped and not node.quota.covers(drivers, leaf.amounts):
             return False
+        if node.above is not None:
+            tree = tree_of(self._state, lambda each: drivers_of(self._state, each.spec.company))
+            if not tree.passes(tree.of(self._state.companies[node.name].department), leaf.amounts):
+                return False
         if leaf.starts and not may_start(node.quota, drivers, leaf.driver):
             return False
         unit = leaf.unit
         if unit not in self._fitting:
             self._fitting[unit] = Rooms(self._entitled.offered).take_all(unit)
         return self._fitting[unit]
+
+
+def _number(node: CompanyNode | GroupNode) -> int:
+    """How many companies it is, for kinds that its quota does not name."""
+    return 1 if isinstance(node, CompanyNode) else node.companies
 
 
 def _taking_part(node: CompanyNode) -> list[UserNode]:

@@ -126,7 +126,7 @@ def test_what_asks_the_cluster_loads_neither_rq_nor_rich() -> None:
 
 @pytest.mark.parametrize(
     ("typed", "word", "offered"),
-    [("fairlog su", "1", {"submit"}), ("fairlog company ", "2", {"add", "set", "remove", "list"})],
+    [("fairlog su", "1", {"submit"}), ("fairlog company ", "2", {"add", "set", "move", "remove", "list"})],
 )
 def test_the_shell_completes_verbs(typed: str, word: str, offered: set[str]) -> None:
     done = subprocess.run(

@@ -32,9 +32,13 @@ from scheduler.model.events import (
     ClusterConfigured,
     CommandRefused,
     CompanyChanged,
+    CompanyMoved,
     CompanyRegistered,
     CompanyRemoved,
     Computed,
+    DepartmentAdded,
+    DepartmentChanged,
+    DepartmentRemoved,
     Dependency,
     DriverAllocated,
     DriverRemoved,
@@ -280,6 +284,8 @@ class Case(NamedTuple):
     why: str
 
 
+D1, IN_D1 = DepartmentAdded(department="d1"), CompanyMoved(company="acme", department="d1")
+D2 = DepartmentAdded(department="d2", parent="d1")
 UNKNOWN_HOST = Wanted(Locations(("h1",), ("r1",)), 1, 1)
 CASES = [
     Case([], MasterElected(master=""), "T2", "a master has a name"),
@@ -308,6 +314,18 @@ CASES = [
     Case([], CompanyChanged(company="acme", amounts=Resources(1, -1)), "C2", "is negative"),
     Case([], CompanyRemoved(company="nobody"), "C2", "company 'nobody' is not registered"),
     Case([], CompanyRemoved(company="acme"), "C2", "company 'acme' still has 4 apps"),
+    Case([D1], D1, "H12", "department 'd1' is known already"),
+    Case([], DepartmentChanged(department="d1"), "H12", "department 'd1' is not known"),
+    Case([], DepartmentRemoved(department="d1"), "H12", "department 'd1' is not known"),
+    Case([D1, IN_D1], DepartmentRemoved(department="d1"), "H12", "company 'acme' is in department 'd1'"),
+    Case([D1, IN_D1], IN_D1, "H12", "company 'acme' is in department 'd1' already"),
+    Case([], IN_D1, "H12", "company 'acme' or department 'd1' is not known"),
+    Case([D1, D2], DepartmentRemoved(department="d1"), "H12", "department 'd2' is in 'd1'"),
+    Case([D1, D2], DepartmentChanged(department="d1", parent="d2"), "H12", "'d1' cannot be in 'd2', which is 'd1' or"),
+    Case([], D2, "H12", "there is no department 'd1'"),
+    Case([], replace(D1, lend_limit="3/2"), "H12", "the limits of department 'd1' are no parts"),
+    Case([], replace(D1, borrow_limit="25%"), "H12", "the limits of department 'd1' are no parts"),
+    Case([], replace(D1, amounts=Resources(-1, 8)), "C2", "is negative"),
     Case([], joined("w1"), "W1", "worker 'w1' is registered already"),
     Case([], joined("w9", cores=0), "W1", "worker 'w9' offers 0 cores"),
     Case([], joined("w9", memory_mb=-5), "W1", "worker 'w9' offers 16 cores and -5 MiB"),

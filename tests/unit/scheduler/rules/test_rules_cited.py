@@ -14,7 +14,7 @@ from scheduler.model.events import ClusterConfigured
 from scheduler.rules.validate import RETIRED
 
 ROOT = Path(__file__).parents[4]
-PAGES = ("semantics.md", "workers.md", "security.md", "second-edition.md")
+PAGES = ("semantics.md", "workers.md", "security.md", "second-edition.md", "departments.md")
 RULES = "\n".join((ROOT / "docs" / page).read_text() for page in PAGES)
 MERGED = {
     *("A4", "O3", "O4", "U2", "Z4", "Z5", "S1", "P3", "P5", "W4", "W6", "R2", "R6", "L3", "L4", "L8", "G3", "G6"),

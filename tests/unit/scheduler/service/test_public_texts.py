@@ -30,10 +30,10 @@ DECIDED = "decisions depend on it"
 TUNED = "it is a setting of the cluster, which only operators make"
 PUBLIC: dict[str, str] = {
     IDS: "app company user account token replaces worker executor driver master key by executors workers stop "
-    "claimant claimant_company window SetLimit.name LimitSet.name",
+    "claimant claimant_company window department parent SetLimit.name LimitSet.name",
     LISTED: "kind kinds resources executor_resources task_resources driver_resources scopes role part share shares "
-    "rule sizing requested driver amounts offer addresses signal warn reclaim_signal CommandRefused.error "
-    "company_policy user_policy app_policy placement worker_selection max_driver_share",
+    "rule borrow_limit lend_limit sizing requested driver amounts offer addresses signal warn reclaim_signal "
+    "CommandRefused.error company_policy user_policy app_policy placement worker_selection max_driver_share",
     KEYED: "hash public signature digest known_digest reads",
     PLACED: "node host rack labels taints AddWindow.reason WindowAdded.reason",
     DECIDED: "after prefer preferred_hosts pending notify_at require avoid tolerate prefer_labels image",

@@ -37,9 +37,13 @@ from scheduler.model.events import (
     ClusterConfigured,
     CommandRefused,
     CompanyChanged,
+    CompanyMoved,
     CompanyRegistered,
     CompanyRemoved,
     Computed,
+    DepartmentAdded,
+    DepartmentChanged,
+    DepartmentRemoved,
     Dependency,
     DriverAllocated,
     DriverRemoved,
@@ -345,6 +349,12 @@ EVENTS: list[Event] = [
     ),
     ExecutorRevoked(app="a5", executor="a5.1", worker="w1", gang=True),
     ExecutorRemoved(app="a5", executor="a5.1", worker="w1", reason="gang"),
+    DepartmentAdded(
+        department="d1", amounts=Resources.of(64, 32768, gpu=2), kinds=("gpu",), borrow_limit="1/2", lend_limit="0/1"
+    ),
+    DepartmentChanged(department="d2", parent="d1", part="1/4"),
+    CompanyMoved(company="Société Générale", department="d1"),
+    DepartmentRemoved(department="d1"),
 ]
 """An event of every type, in the order of the file."""
 

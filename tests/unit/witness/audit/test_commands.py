@@ -12,10 +12,12 @@ from fairlog.cli.render import log_json
 from scheduler.model.commands import (
     AcceptLog,
     AddAccount,
+    AddDepartment,
     AddWindow,
     CancelTask,
     ChangeAccount,
     ChangeCompany,
+    ChangeDepartment,
     Command,
     DecommissionWorker,
     EndedDriver,
@@ -26,12 +28,14 @@ from scheduler.model.commands import (
     IssueToken,
     KillApp,
     LoseWorker,
+    MoveCompany,
     Private,
     RegisterCompany,
     RegisterKind,
     ReleaseApp,
     RemoveAccount,
     RemoveCompany,
+    RemoveDepartment,
     RemoveWindow,
     RemoveWorker,
     ReprioritizeApp,
@@ -174,6 +178,19 @@ def windowed() -> list[Fact]:
     return facts(cluster)
 
 
+def departed() -> list[Fact]:
+    """A cluster with departments, of which one is gone again."""
+    cluster = Cluster()
+    cluster.company("acme")
+    cluster.worker("w1", 8)
+    cluster.turn(AddDepartment(department="d1", part="1/2"), AddDepartment(department="d2", parent="d1"))
+    cluster.turn(MoveCompany(company="acme", department="d2"))
+    cluster.submit("a1", 8)
+    cluster.turn(ChangeDepartment(department="d1", borrow_limit="none"))
+    cluster.turn(MoveCompany(company="acme", department="d1"), RemoveDepartment(department="d2"))
+    return facts(cluster)
+
+
 def inhabited() -> list[Fact]:
     """A cluster whose accounts, roles and tokens come and go."""
     cluster = Cluster()
@@ -263,7 +280,18 @@ def position(kind: str, said: dict[str, object]) -> int:
 PATIENT = patient()
 LOGS = {
     record.type: log
-    for log in (timed(), windowed(), doubtful(), inhabited(), restored(), entitled(), in_slots(), LOG, PATIENT)
+    for log in (
+        timed(),
+        windowed(),
+        departed(),
+        doubtful(),
+        inhabited(),
+        restored(),
+        entitled(),
+        in_slots(),
+        LOG,
+        PATIENT,
+    )
     for record in log
 } | golden()
 

@@ -1,0 +1,121 @@
+"""The verb about departments: the tree between the cluster and its companies (semantics H12)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fairlog.cli import params, render
+from fairlog.cli.decorators import on_cluster, on_log
+from fairlog.cli.groups import VerbGroup
+from fairlog.cli.sending import send_each
+from fairlog.cli.target import in_the_past, target_options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fairlog.cli.session import Session
+    from fairlog.cli.sources import Source
+
+NONE = "none"
+
+
+@click.group(cls=VerbGroup)
+@target_options()
+def department() -> None:
+    """Add, change, remove or list departments of companies."""
+
+
+def _place(function: Callable[..., Any]) -> Callable[..., Any]:
+    parent = params.text_option(
+        "--in", "parent", metavar="DEPARTMENT", help='Department that it is in; "none" is none.  [default: none]'
+    )
+    cores = params.number_option("--cores", help="Cores of the quota. Requires --memory.")
+    memory = params.size_option(
+        "--memory", "memory_mb", help="Memory of the quota: 2G, 512M or plain MiB. Requires --cores."
+    )
+    part = params.text_option(
+        "--part",
+        metavar="PART",
+        help='Quota as a part of the live cluster, such as 25% or 1/4. With `set`, "none" is the sum of what is in it.',
+    )
+    kinds = params.kinds_option(
+        "--resource",
+        "resources",
+        metavar="KIND=N",
+        help="Resources of a kind, such as gpu=4; kinds that are not named are not limited. Requires --cores. "
+        "Repeatable.",
+    )
+    borrow = params.text_option(
+        "--borrow-limit",
+        metavar="PART",
+        help='What it may hold beyond its quota, as a part of that: 0%, 50%, 200%, or "none" for no limit.  [default: '
+        "0% with a quota of its own, else none]",
+    )
+    lend = params.text_option(
+        "--lend-limit",
+        metavar="PART",
+        help='What others may use of its quota, as a part of that: 0%, 50%, or "none" for all of it.  [default: none]',
+    )
+    return parent(cores(memory(part(kinds(borrow(lend(function)))))))
+
+
+@department.command("add")
+@click.argument("name", type=params.read_text)
+@_place
+@on_cluster
+def department_add(session: Session, /, *, name: str, parent: str | None, **stated: Any) -> None:  # noqa: ANN401
+    """Add a department.
+
+    Its quota is its weight beside what is in the same department, and with a --borrow-limit its cap. Without a quota it
+    is the sum of the quotas of what is in it. `fairlog company move` puts companies into it.
+    """
+    from scheduler.model import commands  # noqa: PLC0415 (what only reads needs no commands)
+
+    within = "" if parent in (None, NONE) else str(parent)
+    session.send(commands.AddDepartment(department=name, parent=within, **stated))
+    click.echo(f"department {name} added")
+
+
+@department.command("set")
+@click.argument("name", type=params.read_text)
+@_place
+@on_cluster
+def department_set(session: Session, /, *, name: str, parent: str | None, **stated: Any) -> None:  # noqa: ANN401
+    """Change what is given of a department: its place, its quota, its limits."""
+    from scheduler.model import commands  # noqa: PLC0415 (likewise)
+
+    within = "" if parent == NONE else parent
+    session.send(commands.ChangeDepartment(department=name, parent=within, **stated))
+    click.echo(f"department {name} changed")
+
+
+@department.command("remove")
+@params.names_argument("name")
+@on_cluster
+def department_remove(session: Session, *, name: tuple[str, ...]) -> int:
+    """Remove departments in which nothing is."""
+    from scheduler.model import commands  # noqa: PLC0415 (likewise)
+
+    return send_each(session, name, lambda each: commands.RemoveDepartment(department=each), "removed")
+
+
+@department.command("list")
+@in_the_past
+@params.as_json
+@on_log
+def department_list(source: Source, *, as_json: bool) -> None:
+    """List the departments with their quotas and limits, from the top down."""
+    render.print_records(
+        source.ask("departments"),
+        "department parent quota quotaCores quotaMemory quotaResources borrowLimit lendLimit companies heldCores "
+        "entitledCores",
+        headings=(
+            *("DEPARTMENT", "IN", "QUOTA", "CORES", "MEMORY", "RESOURCES", "BORROWS", "LENDS", "COMPANIES", "HELD"),
+            "ENTITLED",
+        ),
+        spare=("RESOURCES",),
+        empty="There is no department; `fairlog department add NAME` adds one.",
+        as_json=as_json,
+    )
