@@ -208,6 +208,7 @@ export const app = {
                     lane.loss?.window
                       ? h("span", { class: "sub" }, "before the window ", name(lane.loss.window))
                       : null,
+                    lane.loss?.reason === "gang" ? h("span", { class: "sub" }, "with its gang") : null,
                     lane.loss?.claimant
                       ? h(
                           "span",
