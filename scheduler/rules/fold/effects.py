@@ -192,6 +192,7 @@ def stop(facts: Facts, app: App) -> None:
     """The app is owed nothing more, and what it holds must stop (semantics A5, X2)."""
     for held in app.allocations():
         let_leave(facts, held)
+        facts.changed.workers[held.worker] = None  # what left for a need is told of no window any more
     app.running = 0
     if app.demand.wanted:
         app.demand = app.demand._replace(wanted=())

@@ -28,6 +28,7 @@ from scheduler.model.commands import (
 )
 from scheduler.model.errors import CommandRejected, InvalidCommand, UnknownCompany, UnknownWorker
 from scheduler.model.events import (
+    AppExpired,
     AppRemoved,
     AppRequeued,
     DriverAllocated,
@@ -468,3 +469,18 @@ def test_the_same_rules_decide_the_same_where_nobody_served_at_a_windows_end() -
     assert not made.state.windows
     made.turn(asking("b1", 8, "b"))
     assert replayed(facts(made), Rules(settings={}))["firstDifference"] is None
+
+
+def test_who_leaves_for_a_need_and_has_no_time_left_is_told_of_no_window() -> None:
+    made = cluster("w1", "w2", reclaim_patience_s=600, min_runtime_s=0)
+    made.turn(asking("b1", 16, "b", max_runtime_s=100, executor_cores=8, grace_s=300))
+    for executor in list(made.state.executors):
+        made.turn(StartedExecutor(executor=executor))
+    made.turn(asking("a1", 8))
+    [leaving] = [each for each in made.state.executors.values() if each.status == "stopping"]
+    made.turn(window(made, leaving.worker, after=1_000_000))
+    expired = made.turn(after_s=120)
+    assert of(expired, AppExpired)
+    assert made.state.timers.next(made.state.at) == made.state.windows["x1"].closes, "the worker alone closes then"
+    made.turn(after_s=2000)
+    decides_nothing_more(made.state)
