@@ -44,7 +44,7 @@ WITH_ITS_DRIVER = "its driver ran on worker "
 def barring(state: ClusterState, app: App, at: int) -> list[Window]:
     """The windows for which the app gets nothing more on their workers at time `at` (ms).
 
-    Those that it would not have ended before by its maximum runtime; and from their notice on those of other companies.
+    Those that it would not have ended before by its maximum runtime, and from their notice on all that concern it.
     """
     if not state.windows:
         return []
@@ -52,7 +52,7 @@ def barring(state: ClusterState, app: App, at: int) -> list[Window]:
     return [
         each
         for each in state.windows.values()
-        if each.concerns(app.spec.company) and (each.company if at >= each.closes else ends >= each.begin)
+        if each.concerns(app.spec.company) and (at >= each.closes or ends >= each.begin)
     ]
 
 

@@ -231,7 +231,9 @@ class Seeking:
         self.state, self.entitled, self.app = state, entitled, app
         self.size = unit_of(app)
         self.unit = app.need.unit if app.unplaced_driver is NOTHING else self.size
-        self.sought = sought_by(state, app, self.size, at)
+        comes = max(at, app.lack.date) + state.settings.kill_grace_s * 1000
+        self.sought = sought_by(state, app, self.size, comes)
+        """Where windows let the app in still when the room comes (semantics W14)."""
         self.kept = closed_to(state, app, at)
         self._known = bounds or CheapestFirst(state, entitled)
         self._besides_targets = True

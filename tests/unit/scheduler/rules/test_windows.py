@@ -484,3 +484,14 @@ def test_who_leaves_for_a_need_and_has_no_time_left_is_told_of_no_window() -> No
     assert made.state.timers.next(made.state.at) == made.state.windows["x1"].closes, "the worker alone closes then"
     made.turn(after_s=2000)
     decides_nothing_more(made.state)
+
+
+def test_no_room_is_made_where_a_window_keeps_the_app_out_before_it_comes() -> None:
+    made = cluster("w1", "w2", reclaim_patience_s=600, min_runtime_s=0)
+    made.turn(asking("b1", 16, "b", executor_cores=8))
+    made.turn(window(made, "w1", after=900_000))
+    made.turn(asking("a1", 8, max_runtime_s=300, executor_cores=8))
+    assert {target.worker for target in made.state.holds.values()} == {"w2"}, "w1 comes free by 600 s, 300 s before"
+    made.turn(window(made, "w2", window="x2", after=700_000))
+    made.turn(after_s=400)
+    decides_nothing_more(made.state)
