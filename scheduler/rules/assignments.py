@@ -191,11 +191,21 @@ def changed_grants(events: Iterable[facts.Event], state: ClusterState, *, settle
             ) if event.app in state.apps:
                 for held in state.apps[event.app].allocations():
                     changes.put(held.worker, held.id, _grant(state, held, settled_at))
+            case facts.ClusterConfigured():
+                _tell_leaving(changes, state, settled_at)
             case facts.WorkerRegistered():
                 changes.joined.append(event.worker)
             case facts.WorkerRemoved():
                 changes.leave(event.worker)
     return changes
+
+
+def _tell_leaving(changes: GrantChanges, state: ClusterState, settled_at: int) -> None:
+    """Whoever leaves is told the grace that is set now."""
+    for worker in state.indexes.leaving:
+        for held in (*worker.executors.values(), *worker.drivers.values()):
+            if held.status == "stopping":
+                changes.put(worker.id, held.id, _grant(state, held, settled_at))
 
 
 def _tell_gang(changes: GrantChanges, state: ClusterState, name: str, settled_at: int) -> None:

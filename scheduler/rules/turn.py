@@ -281,8 +281,8 @@ def _moments(state: ClusterState, at: int) -> Iterable[Event]:
 
 def _due(state: ClusterState, at: int) -> Iterator[Event]:
     yield from expiries(state, at)
-    yield from suspicions_due(state, at)
     yield from windows.due(state, at)
+    yield from suspicions_due(state, at)
     if forgotten := state.to_forget(at):
         yield LostWorkersForgotten(workers=tuple(forgotten))
     yield from readiness.due(state, at)

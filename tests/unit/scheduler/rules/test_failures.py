@@ -10,6 +10,7 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from scheduler.model.commands import (
+    AddWindow,
     ConfigureCluster,
     DrainWorker,
     EndedDriver,
@@ -36,7 +37,7 @@ from scheduler.model.events import (
 from scheduler.rules.placement.executors import PLACEMENTS
 from scheduler.rules.snapshot_records import lines, restored
 from scheduler.rules.views import app, cluster, workers
-from tests.property.given import Cluster, shared, submission, worker
+from tests.property.given import Cluster, decides_nothing_more, shared, submission, worker
 
 HOUR_S = 3600
 
@@ -298,6 +299,15 @@ class TestSuspected:
         assert len(cluster.state.indexes.suspects) == 1
         events = cluster.turn(RemoveWorker(worker="w6", force=True))
         assert told(events) == [WorkerCleared(worker="w1", reason="quarter")]
+
+    def test_those_that_close_for_a_window_are_not_live_either(self) -> None:
+        cluster, _, _ = suspected()
+        begin = cluster.state.at + 60_000
+        closing = tuple(f"w{number}" for number in range(2, 7))
+        cluster.turn(AddWindow(window="x", workers=closing, begin=begin, end=begin + 60_000, notice_s=40))
+        events = cluster.turn(after_s=25)
+        assert told(events) == [WorkerCleared(worker="w1", reason="quarter")]
+        decides_nothing_more(cluster.state)
 
     def test_a_small_cluster_suspects_nobody(self) -> None:
         cluster = shared(QUICK, w1=16, w2=4, w3=4)
