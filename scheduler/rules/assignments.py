@@ -191,13 +191,22 @@ def changed_grants(events: Iterable[facts.Event], state: ClusterState, *, settle
             ) if event.app in state.apps:
                 for held in state.apps[event.app].allocations():
                     changes.put(held.worker, held.id, _grant(state, held, settled_at))
-            case facts.ClusterConfigured():
-                _tell_leaving(changes, state, settled_at)
-            case facts.WorkerRegistered():
-                changes.joined.append(event.worker)
-            case facts.WorkerRemoved():
-                changes.leave(event.worker)
+            case _:
+                _note_others(changes, event, state, settled_at)
     return changes
+
+
+def _note_others(changes: GrantChanges, event: facts.Event, state: ClusterState, settled_at: int) -> None:
+    """What an event changes that is of no app."""
+    match event:
+        case facts.ClusterConfigured():
+            _tell_leaving(changes, state, settled_at)
+        case facts.WorkerRegistered():
+            changes.joined.append(event.worker)
+        case facts.WorkerRemoved():
+            changes.leave(event.worker)
+        case _:
+            pass
 
 
 def _tell_leaving(changes: GrantChanges, state: ClusterState, settled_at: int) -> None:
