@@ -74,9 +74,13 @@ class Leaf:
     @property
     def amounts(self) -> Resources:
         """What is handed out next, in all."""
+        size, most = self.size, self.most
         if not self.starts:
-            return self.size * self.most if self.gang else self.size
-        return self.driver + self.size if self.most and not self.alone else self.driver
+            if not (self.gang and size.others):
+                return size * most if self.gang else size
+            others = tuple([(kind, amount * most) for kind, amount in size.others])  # what it demands, too
+            return Resources(size.cores * most, size.memory_mb * most, others)
+        return self.driver + size if most and not self.alone else self.driver
 
     @property
     def is_held(self) -> bool:

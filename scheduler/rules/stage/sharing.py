@@ -199,8 +199,10 @@ def _up_to_entitlements(state: ClusterState, entitled: Entitlement, at: int) -> 
         if kind is not None and kind in in_vain:
             continue
         missing = entitled.missing(app)
+        if missing <= 0:  # a grant ended the target for which one of its executors was to leave: that one stays
+            continue
         placed = yield from _place(state, app, at, missing if whole or app.need.growing else 1)
-        if placed and missing > 0 and entitled.missing(app) > 0:
+        if placed and entitled.missing(app) > 0:
             order.push(app)
         elif not placed and kind is not None and not _may_fit(state, app, at):
             in_vain.add(kind)

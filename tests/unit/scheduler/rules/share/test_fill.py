@@ -62,6 +62,25 @@ def test_a_tie_stays_with_who_holds_the_executor() -> None:
     assert filled(offers, demands, held={"b": 3}) == {"a": 1, "b": 2}
 
 
+def test_gangs_that_demand_other_labels_come_in_the_same_order_whoever_holds() -> None:
+    """What is left for others depends on that order, and nothing else would change with who holds it."""
+    rooms = [Resources(8, 64 * GIB, (("~+zone=a\n-zone=b", 1),)), Resources(8, 64 * GIB, (("gpu", 2), ("~-zone=b", 1)))]
+    orders = []
+    for held in ({}, {"a": 2}, {"b": 2}):
+        companies = []
+        for number, (name, demand) in enumerate((("a", "~-zone=b"), ("b", "~+zone=a"))):
+            leaf = Leaf(
+                name, Resources(2, GIB, ((demand, 0),)), 2, 2, held=held.get(name, 0), rank=(0, number), gang=True
+            )
+            companies.append(
+                CompanyNode(name, quota=Quota(Resources(8, 64 * GIB)), users=[UserNode("u", leaves=[leaf])])
+            )
+        filling = Filling(Counter(rooms), companies, sum(rooms, NOTHING))
+        filling.run()
+        orders.append([app for app, _ in filling.handed])
+    assert orders == [["b", "a"]] * 3
+
+
 def test_of_equal_shares_the_smaller_unit_goes_first() -> None:
     demands = [("a", Resources(4, 256), 1), ("b", Resources(2, 256), 1)]
     assert filled([Resources(4, 64 * GIB)], demands, held={"a": 1}) == {"a": 0, "b": 1}

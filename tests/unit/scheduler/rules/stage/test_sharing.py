@@ -36,7 +36,8 @@ from scheduler.model.events import (
 from scheduler.model.resources import Resources
 from scheduler.rules.share.demands import held_units
 from scheduler.rules.share.entitlement import entitlement
-from tests.property.given import Cluster, worker
+from scheduler.rules.stage.sharing import _up_to_entitlements
+from tests.property.given import Cluster, joined, worker
 
 PATIENCE_S = 300
 
@@ -561,3 +562,18 @@ def test_who_waits_for_labels_in_vain_keeps_no_room_below_the_cap() -> None:
         "small": 0,
     }
     assert held(shared).get("small") == 2, "beside what its company waits for and can get, it passes the cap"
+
+
+def test_who_holds_its_entitlement_since_one_of_it_stays_gets_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A grant ends a target, who was to leave for it stays, and is no longer below in the same pass."""
+    shared = cluster("a", s1=8)
+    state = shared.state
+    submit(shared, "long", "a", 16, 4)
+    shared.state.apply(joined("s2", 8), at=state.at + 1)
+    entitled = entitlement(state)
+    assert entitled.missing(state.apps["long"]) == 2
+    below = iter((2, 0))
+    monkeypatch.setattr(type(entitled), "missing", lambda *_: next(below, 0))
+    assert list(_up_to_entitlements(state, entitled, state.at)) == []
+    monkeypatch.undo()
+    assert isinstance(next(_up_to_entitlements(state, entitled, state.at)), ExecutorAllocated)
