@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 from scheduler.model.resources import NOTHING, Resources
@@ -43,9 +44,9 @@ def longest_s(state: Facts, app: App, closed: Collection[str], at: int) -> int:
         return 0
     least, found, besides = sought(app.need.least, app.need.demand), 0, _starting_ms(state)
     besides += leaving_ms(state.settings, app)
-    for hold in state.holds.values():
+    for hold, room in _incomplete(state, state.holds.values()):
         usable = hold.app != app.id and hold.worker not in closed and state.fleet.admits(hold.worker, least)
-        if usable and _room_of(state, hold).covers(app.need.least):
+        if usable and room.covers(app.need.least):
             found = max(found, (date_of(state, hold) - at - besides) // 1000)
     return found
 
@@ -63,26 +64,44 @@ def lending(state: Facts, app: App, at: int) -> list[Hold]:
     for index in range(len(dates) - 1, len(dates) - 1 - number, -1):
         other = targeted.members[dates[index]]
         if other is not app:
-            found += [hold for hold in other.holds.values() if _room_of(state, hold) != NOTHING]
+            found += [hold for hold, _ in _incomplete(state, other.holds.values())]
         if len(found) >= MOST:
             break
     return found[:MOST]
 
 
-def _room_of(state: Facts, hold: Hold) -> Resources:
-    """What is free where the target is, nothing if that is all that it waits for."""
-    worker = state.workers.get(hold.worker)
-    if worker is None or worker.status != "alive" or worker.free.covers(hold.amounts):
-        return NOTHING
-    return worker.free
+def _incomplete(state: Facts, holds: Iterable[Hold]) -> list[tuple[Hold, Resources]]:
+    """Those of the targets that lack some of their room, those of a gang all together (G8), and what is free there."""
+    found: list[tuple[Hold, Resources]] = []
+    together: dict[str, bool] = {}
+    for hold in holds:
+        worker, app = state.workers.get(hold.worker), state.apps.get(hold.app)
+        if app is None or worker is None or worker.status != "alive" or worker.free == NOTHING:
+            continue
+        if not app.spec.gang:
+            complete = worker.free.covers(hold.amounts)
+        elif app.id in together:
+            complete = together[app.id]
+        else:
+            complete = together[app.id] = has_room_on_targets(state, app)
+        if not complete:
+            found.append((hold, worker.free))
+    return found
+
+
+def has_room_on_targets(state: Facts, app: App) -> bool:
+    """Whether there is room for all executors of a gang where its targets are (semantics G8)."""
+    number = Counter([target.worker for target in app.holds.values()])
+    size = app.need.executor
+    there = [state.workers[name].open_to(app.id).covers(size * each) for name, each in number.items()]
+    return all(there)
 
 
 def rooms_lent(state: Facts) -> list[Resources]:
     """What is free where targets are, which they may lend."""
     if not state.settings.backfill:
         return []
-    rooms = [_room_of(state, hold) for hold in state.holds.values()]
-    return [room for room in rooms if room != NOTHING]
+    return [room for _, room in _incomplete(state, state.holds.values())]
 
 
 def lent_on(state: Facts, worker: Worker, app: App) -> list[int]:

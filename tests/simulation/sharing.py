@@ -20,7 +20,7 @@ from scheduler.model.events import (
 )
 from scheduler.model.quota import Quota
 from scheduler.model.resources import NOTHING, Resources
-from scheduler.rules.entities import App, Worker
+from scheduler.rules.entities import App, Hold, Worker
 from scheduler.rules.failures import closed_to
 from scheduler.rules.invariants import parts_of_gangs
 from scheduler.rules.share.demands import held_units, units_of, wanted_units
@@ -93,12 +93,11 @@ class Sharing:
         """Check that room of a target is granted only to what ends before its date, and not once it is complete."""
         worker, app = state.workers[event.worker], state.apps[event.app]
         others = [target for target in worker.holds.values() if target.app != event.app]
-        beside = worker.free - sum([target.amounts for target in others], NOTHING)
+        beside = (worker.free - sum([target.amounts for target in others], NOTHING)).at_least(NOTHING)
         for target in others if not event.resources.fits(beside) else ():
             starts_ms = 4000 * state.settings.worker_timeout_s
             ends = at + starts_ms + _left_ms(state, app, at)
-            complete = worker.free.covers(target.amounts)
-            if not state.settings.backfill or complete or ends > self._dates.get(target.app, 0):
+            if not state.settings.backfill or _is_complete(state, target) or ends > self._dates.get(target.app, 0):
                 raise RuleBroken("H11", f"{event.executor} gets room on {worker.id} that is made for {target.app}")
 
     def _tells(self, state: ClusterState, event: ExecutorRevoked) -> None:
@@ -129,6 +128,15 @@ class Sharing:
         _has_targets(state, entitled)
         _is_lent(state)
         _targets_come(state)
+
+
+def _is_complete(state: ClusterState, target: Hold) -> bool:
+    """Whether there is room now for what the target is made for: with it for all of its gang (semantics G8)."""
+    app = state.apps[target.app]
+    needed: dict[str, Resources] = {}
+    for each in app.holds.values() if app.spec.gang else [target]:
+        needed[each.worker] = needed.get(each.worker, NOTHING) + each.amounts
+    return all(state.workers[name].free.covers(amounts) for name, amounts in needed.items())
 
 
 def _left_ms(state: ClusterState, app: App, at: int) -> float:

@@ -16,7 +16,7 @@ from scheduler.model.events import AppAdmitted, DriverAllocated, Event, Executor
 from scheduler.model.ids import driver_id
 from scheduler.model.quota import Quota
 from scheduler.model.resources import NOTHING, Resources
-from scheduler.rules.backfill import later_dates, lending, rooms_lent
+from scheduler.rules.backfill import has_room_on_targets, later_dates, lending, rooms_lent
 from scheduler.rules.closings import ends_within
 from scheduler.rules.decide import admission, place
 from scheduler.rules.demand import grown
@@ -256,14 +256,10 @@ def _place(
 
 def on_targets(state: ClusterState, app: App) -> list[ExecutorAllocated]:
     """The executors of a gang on its targets, once there is room for all of them (semantics G8)."""
-    if app.executors:
+    if app.executors or not has_room_on_targets(state, app):
         return []
     number = Counter([target.worker for target in app.holds.values()])
-    size = app.need.executor
-    for name, each in number.items():
-        if not state.workers[name].open_to(app.id).covers(size * each):
-            return []
-    return allocations(app, [*number.items()], size)
+    return allocations(app, [*number.items()], app.need.executor)
 
 
 def _lent(state: ClusterState, entitled: Entitlement, at: int) -> Iterator[Event]:

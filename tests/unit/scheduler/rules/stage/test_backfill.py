@@ -120,6 +120,30 @@ def test_room_that_is_complete_is_its_apps_alone(waiting: Cluster) -> None:
     ) == [("large", "w1")]
 
 
+def test_room_of_a_gang_is_lent_until_there_is_room_for_all_of_it(waiting: Cluster) -> None:
+    """What is free on w3 is of no use to the gang before the other worker's executor has left (G8)."""
+    waiting.turn(KillApp(app="large"), after_s=0)
+    waiting.worker("w3", 16)
+    together = SubmitApp(
+        app="together",
+        company="b",
+        user="ann",
+        command=("true",),
+        executor_program=True,
+        executor_limit=2,
+        executor_cores=16,
+        executor_memory_mb=1024,
+        gang=True,
+    )
+    assert granted(waiting.turn(together)) == []
+    assert {hold.worker: list(hold.leaving) for hold in waiting.state.holds.values()} == {"w1": ["lent.0"], "w3": []}
+    assert granted(submit(waiting, "endless", "a", 16)) == []
+    assert granted(submit(waiting, "short", "a", 16, max_runtime_s=600)) == [("short", "w3")]
+    assert granted(end(waiting, "lent.0")) == []
+    assert {worker for _, worker in granted(end(waiting, "short.0", 60))} == {"w1", "w3"}
+    assert audit(facts(waiting.records)) == []
+
+
 def test_it_is_ended_by_its_maximum_runtime_and_the_date_is_kept(waiting: Cluster) -> None:
     date = waiting.state.apps["large"].lack.date
     submit(waiting, "short", "a", 8, max_runtime_s=LONGEST_S - 1)
