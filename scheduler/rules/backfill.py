@@ -91,10 +91,11 @@ def _incomplete(state: Facts, holds: Iterable[Hold]) -> list[tuple[Hold, Resourc
 
 def has_room_on_targets(state: Facts, app: App) -> bool:
     """Whether there is room for all executors of a gang where its targets are (semantics G8)."""
-    number = Counter([target.worker for target in app.holds.values()])
-    size = app.need.executor
-    there = [state.workers[name].open_to(app.id).covers(size * each) for name, each in number.items()]
-    return all(there)
+    for name, number in Counter([target.worker for target in app.holds.values()]).items():
+        worker = state.workers.get(name)
+        if worker is None or not worker.open_to(app.id).covers(app.need.executor * number):
+            return False
+    return True
 
 
 def rooms_lent(state: Facts) -> list[Resources]:

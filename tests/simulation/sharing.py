@@ -29,6 +29,7 @@ from scheduler.rules.share.fill import Leaf
 from scheduler.rules.stage.needs import runs_for_s
 from scheduler.rules.stage.room import targets_made
 from scheduler.rules.state import ClusterState
+from scheduler.rules.windows import barred
 from tests.property.given import decides_nothing_more
 from tests.property.lawful import leaves_for_a_need, within_departments, within_quota
 
@@ -252,7 +253,7 @@ def _is_lent(state: ClusterState) -> None:
         lends = _may_borrow(state, app)
         if not lends or app.holds or app.demand.wanted or wanted_units(app) <= held_units(app):
             continue
-        without, size = closed_to(state, app, state.at), app.need.executor
+        without, size = {*closed_to(state, app, state.at), *barred(state, app, state.at)}, app.need.executor
         if not app.requested.covers(app.granted - app.moving + app.unplaced_driver + size):
             continue
         if app.need.gang and (app.executors or app.planned):
@@ -275,12 +276,19 @@ def _has_targets(state: ClusterState, entitled: Entitlement) -> None:
     for app in state.indexes.needy:
         if app.lack.units <= len(app.holds) or not _may_borrow(state, app):
             continue
-        without = {*app.troubles, *closed_to(state, app, state.at)}
+        without = {*app.troubles, *closed_to(state, app, state.at), *_with_windows(state, app)}
         for worker in state.workers.values():
             usable = worker.status == "alive" and not worker.holds and worker.suspicion is None
             usable = usable and worker.id not in without and not _excluded(app, worker)
             if usable and _surplus_makes_room(state, entitled, app, worker):
                 raise RuleBroken("H6", f"{app.id} has no target, and surplus on {worker.id} makes room for it")
+
+
+def _with_windows(state: ClusterState, app: App) -> Iterator[str]:
+    """The workers that a window may have closed to the app by the time that room is made (W14)."""
+    for window in state.windows.values():
+        if window.company != app.spec.company:
+            yield from window.workers
 
 
 def _surplus_makes_room(state: ClusterState, entitled: Entitlement, app: App, worker: Worker) -> bool:
