@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from scheduler.rules.state import ClusterState
 
 _OF_TASKS = {
+    "array": "--array",
     "tasks": "--tasks",
     "cores_per_task": "--cores-per-task",
     "memory_per_task_mb": "--memory-per-task",

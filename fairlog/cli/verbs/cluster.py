@@ -18,6 +18,7 @@ from fairlog.cli.sending import send_each
 from fairlog.cli.stored_log import stored_log
 from fairlog.cli.target import Target, in_the_past, target_options
 from fairlog.cli.times import localized, seconds_of
+from fairlog.cli.verbs.departments import named
 from fairlog.cli.verbs.status import print_suspects
 from fairlog.cli.worker_choice import (
     WorkerChoice,
@@ -160,8 +161,9 @@ def company_move(session: Session, *, name: str, department: str) -> None:
     """
     from scheduler.model import commands  # noqa: PLC0415 (likewise)
 
-    session.send(commands.MoveCompany(company=name, department="" if department == "none" else department))
-    click.echo(f"company {name} is in {'no department' if department == 'none' else f'department {department}'} now")
+    within = named(department)
+    session.send(commands.MoveCompany(company=name, department=within))
+    click.echo(f"company {name} is in {f'department {within}' if within else 'no department'} now")
 
 
 @company.command("list")

@@ -21,6 +21,13 @@ if TYPE_CHECKING:
 NONE = "none"
 
 
+def named(text: str) -> str:
+    """The department that is typed, "" for none. Raises: click.UsageError without any."""
+    if not text:
+        raise click.UsageError(f'name a department, or {NONE} for no department; "" names nothing')
+    return "" if text == NONE else text
+
+
 @click.group(cls=VerbGroup)
 @target_options()
 def department() -> None:
@@ -73,7 +80,7 @@ def department_add(session: Session, /, *, name: str, parent: str | None, **stat
     """
     from scheduler.model import commands  # noqa: PLC0415 (what only reads needs no commands)
 
-    within = "" if parent in (None, NONE) else str(parent)
+    within = "" if parent is None else named(parent)
     session.send(commands.AddDepartment(department=name, parent=within, **stated))
     click.echo(f"department {name} added")
 
@@ -86,7 +93,7 @@ def department_set(session: Session, /, *, name: str, parent: str | None, **stat
     """Change what is given of a department: its place, its quota, its limits."""
     from scheduler.model import commands  # noqa: PLC0415 (likewise)
 
-    within = "" if parent == NONE else parent
+    within = None if parent is None else named(parent)
     session.send(commands.ChangeDepartment(department=name, parent=within, **stated))
     click.echo(f"department {name} changed")
 

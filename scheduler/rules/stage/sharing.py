@@ -56,7 +56,10 @@ def shared(state: ClusterState, at: int) -> Iterator[Event]:
         yield from void(state, entitled, at)
         yield from _entering(state, entitled)
         yield from grown(state, at)
+        entered = state.head
         yield from _starting(state, entitled, at)
+        if state.head != entered:
+            continue  # drivers count where they stand
         yield from _up_to_entitlements(state, entitled, at)
         if state.head == before:
             yield from _lent(state, entitled, at)
