@@ -71,7 +71,7 @@ def lending(state: Facts, app: App, at: int) -> list[Hold]:
 
 
 def _incomplete(state: Facts, holds: Iterable[Hold]) -> list[tuple[Hold, Resources]]:
-    """Those of the targets that lack some of their room, those of a gang all together (G8), and what is free there."""
+    """The targets that lack some of their room, and what is free there; those of a gang lack it all together (G8)."""
     found: list[tuple[Hold, Resources]] = []
     together: dict[str, bool] = {}
     for hold in holds:
