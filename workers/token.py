@@ -98,10 +98,25 @@ class WorkerToken:
                     raise
             time.sleep(0.2)
 
-    def _settle(self, servers: Servers) -> None:
+    def _settle_issued(self, servers: Servers) -> None:
+        """Settle with what was issued just now, which a server may hear of a moment later.
+
+        Until then it takes the invitation for valid, which is not to be exchanged again.
+        """
+        deadline_s = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                self._settle(servers, issued=True)
+                break
+            except NotAuthenticated:
+                if time.monotonic() >= deadline_s:
+                    raise
+            time.sleep(0.2)
+
+    def _settle(self, servers: Servers, *, issued: bool = False) -> None:
         kept = self._read()
         refusal: NotAuthenticated | None = None
-        for text in dict.fromkeys((kept.token, kept.before, self._given)):
+        for text in (kept.token,) if issued else dict.fromkeys((kept.token, kept.before, self._given)):
             if not text:
                 continue
             self.present = text
@@ -122,7 +137,7 @@ class WorkerToken:
             if who["once"]:
                 servers.call("POST", f"/v1/workers/{quote(self._worker, safe='')}/invited", msgspec.Raw, asked)
                 self._issue(servers, text, self._id)
-                self._settle(servers)
+                self._settle_issued(servers)
             return
         raise refusal or NotAuthenticated("there is no token")
 
