@@ -88,25 +88,17 @@ class WorkerToken:
         """
         if not self.present or self._given.startswith(PASS):
             return
-        deadline_s = time.monotonic() + PATIENCE_S
-        while True:
-            try:
-                self._settle(servers)
-                break
-            except NotAuthenticated:
-                if time.monotonic() >= deadline_s:
-                    raise
-            time.sleep(0.2)
+        self._settle_in_time(servers)
 
-    def _settle_issued(self, servers: Servers) -> None:
-        """Settle with what was issued just now, which a server may hear of a moment later.
+    def _settle_in_time(self, servers: Servers, *, issued: bool = False) -> None:
+        """Settle, with what was `issued` just now alone: a server hears of a token a moment later than it is issued.
 
-        Until then it takes the invitation for valid, which is not to be exchanged again.
+        Until then it takes an invitation for valid, which is not to be exchanged again.
         """
         deadline_s = time.monotonic() + PATIENCE_S
         while True:
             try:
-                self._settle(servers, issued=True)
+                self._settle(servers, issued=issued)
                 break
             except NotAuthenticated:
                 if time.monotonic() >= deadline_s:
@@ -137,7 +129,7 @@ class WorkerToken:
             if who["once"]:
                 servers.call("POST", f"/v1/workers/{quote(self._worker, safe='')}/invited", msgspec.Raw, asked)
                 self._issue(servers, text, self._id)
-                self._settle_issued(servers)
+                self._settle_in_time(servers, issued=True)
             return
         raise refusal or NotAuthenticated("there is no token")
 

@@ -538,3 +538,24 @@ def read_folder() -> str:
 def _short(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}…"
+
+
+def quota_options(of_part: str) -> Callable[[F], F]:
+    """The options that state a quota, with the help of that in parts."""
+
+    def decorate(function: F) -> F:
+        cores = number_option("--cores", help="Cores of the quota. Requires --memory.")
+        memory = size_option(
+            "--memory", "memory_mb", help="Memory of the quota: 2G, 512M or plain MiB. Requires --cores."
+        )
+        part = text_option("--part", metavar="PART", help=of_part)
+        kinds = kinds_option(
+            "--resource",
+            "resources",
+            metavar="KIND=N",
+            help="Resources of a kind, such as gpu=4; kinds that are not named are not limited. Requires --cores. "
+            "Repeatable.",
+        )
+        return cores(memory(part(kinds(function))))
+
+    return decorate

@@ -189,8 +189,7 @@ def changed_grants(events: Iterable[facts.Event], state: ClusterState, *, settle
                 | facts.TaskCancelled()
                 | facts.AppRequeued()
             ) if event.app in state.apps:
-                for held in state.apps[event.app].allocations():
-                    changes.put(held.worker, held.id, _grant(state, held, settled_at))
+                _tell(changes, state, state.apps[event.app].allocations(), settled_at)
             case _:
                 _note_others(changes, event, state, settled_at)
     return changes
@@ -212,17 +211,21 @@ def _note_others(changes: GrantChanges, event: facts.Event, state: ClusterState,
 def _tell_leaving(changes: GrantChanges, state: ClusterState, settled_at: int) -> None:
     """Whoever leaves is told the grace that is set now."""
     for worker in state.indexes.leaving:
-        for held in (*worker.executors.values(), *worker.drivers.values()):
-            if held.status == "stopping":
-                changes.put(worker.id, held.id, _grant(state, held, settled_at))
+        there = (*worker.executors.values(), *worker.drivers.values())
+        _tell(changes, state, [held for held in there if held.status == "stopping"], settled_at)
 
 
 def _tell_gang(changes: GrantChanges, state: ClusterState, name: str, settled_at: int) -> None:
     """The executors of the app, if it is a gang, are told where the others are, now that one is gone (G8)."""
     app = state.apps.get(name)
     if app is not None and app.spec.gang:
-        for held in app.executors.values():
-            changes.put(held.worker, held.id, _grant(state, held, settled_at))
+        _tell(changes, state, app.executors.values(), settled_at)
+
+
+def _tell(changes: GrantChanges, state: ClusterState, those: Iterable[Allocation], settled_at: int) -> None:
+    """Write the grants of those anew."""
+    for held in those:
+        changes.put(held.worker, held.id, _grant(state, held, settled_at))
 
 
 def all_grants(state: ClusterState, *, settled_at: int = 0) -> dict[str, dict[str, str]]:

@@ -27,11 +27,10 @@ from scheduler.rules.entities import Allocation, App, Company, Worker
 from scheduler.rules.failures import could_host_elsewhere, left_out
 from scheduler.rules.fleet import Candidates
 from scheduler.rules.kinds import (
-    MAX_QUOTA,
-    amounts_named,
     check_addresses,
     check_kind,
     check_still_offered,
+    quota_stated,
 )
 from scheduler.rules.labels import sought
 from scheduler.rules.limiting import limit_set
@@ -664,17 +663,7 @@ def _tenant(state: ClusterState, command: commands.RegisterCompany | commands.Ch
     """The event of a company, its quota (semantics C2) and how long its apps may run (X1)."""
     check_name("the company", command.company)
     part = read_part(command.part) if command.part is not None else None
-    if (command.cores is None) != (command.memory_mb is None):
-        raise InvalidCommand("a quota in amounts needs both --cores and --memory")
-    amounts, limited = None, amounts_named(state.kinds, "a quota's", command.resources, 0, MAX_QUOTA)
-    if command.resources and command.cores is None:
-        raise InvalidCommand(f"a quota of {', '.join(command.resources)} needs --cores and --memory as well")
-    if command.cores is not None and command.memory_mb is not None:
-        if part is not None:
-            raise InvalidCommand("a quota is either --cores with --memory, or --part; give one of them")
-        check_range("a quota's cores", command.cores, 0, 1000 * MAX_CORES)
-        check_range("a quota's memory, in MiB,", command.memory_mb, 0, MAX_MEMORY_MB)
-        amounts = Resources(command.cores, command.memory_mb, limited)
+    amounts = quota_stated(state.kinds, command)
     least_s = 1 if isinstance(command, commands.RegisterCompany) else 0
     usual_s, most_s = command.default_max_runtime_s, command.max_max_runtime_s
     check_range("a company's default_max_runtime_s", usual_s, least_s, LONGEST_S)

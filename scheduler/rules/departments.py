@@ -1,6 +1,6 @@
 """Departments: the tree between the cluster and its companies, as commands and events change it (semantics H12).
 
-What follows for entitlements is in `share.caps` and `share.fill`.
+What follows for entitlements is in `stage.caps` and `share.fill`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from msgspec.structs import replace
 from scheduler.model import commands
 from scheduler.model.errors import InvalidCommand, UnknownCompany
 from scheduler.model.events import CompanyMoved, DepartmentAdded, DepartmentChanged, DepartmentRemoved, Event
-from scheduler.model.resources import Resources
-from scheduler.rules.kinds import MAX_QUOTA, amounts_named
-from scheduler.rules.validate import MAX_CORES, MAX_MEMORY_MB, check_identifier, check_range, read_part, shorten
+from scheduler.rules.kinds import check_beside_cores, quota_stated
+from scheduler.rules.validate import check_identifier, read_part, shorten
 
 if TYPE_CHECKING:
     from scheduler.rules.facts import Facts
@@ -78,18 +77,9 @@ def _stated(
     """The department as it is `known`, with what the command says of it."""
     if command.parent is not None:
         known = replace(known, parent=command.parent)
-    if (command.cores is None) != (command.memory_mb is None):
-        raise InvalidCommand("a quota in amounts needs both --cores and --memory")
-    if command.resources and command.cores is None:
-        raise InvalidCommand(f"a quota of {', '.join(command.resources)} needs --cores and --memory as well")
-    if command.cores is not None and command.part is not None:
-        raise InvalidCommand("a quota is either --cores with --memory, or --part; give one of them")
-    before = known
-    if command.cores is not None and command.memory_mb is not None:
-        check_range("a quota's cores", command.cores, 0, 1000 * MAX_CORES)
-        check_range("a quota's memory, in MiB,", command.memory_mb, 0, MAX_MEMORY_MB)
-        limited = amounts_named(state.kinds, "a quota's", command.resources, 0, MAX_QUOTA)
-        amounts = Resources(command.cores, command.memory_mb, limited)
+    check_beside_cores(command)
+    before, amounts = known, quota_stated(state.kinds, command)
+    if amounts is not None:
         known = replace(known, amounts=amounts, part=None, kinds=tuple(sorted(command.resources)))
     elif command.part is not None:
         part = None if command.part == NONE else read_part(command.part)

@@ -12,11 +12,14 @@ from msgspec.structs import replace
 
 from scheduler.model.errors import AddressGranted, InvalidCommand, UnknownKind
 from scheduler.model.events import DriverAllocated, ExecutorAllocated
-from scheduler.model.resources import MAX_AMOUNT, Amounts, amounts_of
-from scheduler.rules.validate import check_range, shorten
+from scheduler.model.resources import MAX_AMOUNT, Amounts, Resources, amounts_of
+from scheduler.rules.validate import MAX_CORES, MAX_MEMORY_MB, check_range, shorten
 
 if TYPE_CHECKING:
+    from scheduler.model.commands import AddDepartment, ChangeCompany, ChangeDepartment, RegisterCompany
     from scheduler.rules.entities import Worker
+
+    Quoted = RegisterCompany | ChangeCompany | AddDepartment | ChangeDepartment
 
 MAX_QUOTA = 10**9
 _KIND = re.compile(r"[a-z][a-z0-9_.-]{0,62}")
@@ -72,6 +75,27 @@ def amounts_named(registered: Collection[str], whose: str, named: Mapping[str, i
     for kind, amount in named.items():
         check_range(f"{whose} {kind}", amount, least, most)
     return amounts_of(named)
+
+
+def check_beside_cores(command: Quoted) -> None:
+    """Raises: InvalidCommand for a quota of further kinds without cores."""
+    if command.resources and command.cores is None:
+        raise InvalidCommand(f"a quota of {', '.join(command.resources)} needs --cores and --memory as well")
+
+
+def quota_stated(registered: Collection[str], command: Quoted) -> Resources | None:
+    """The amounts of a quota that a command states, None without (C2). Raises: UnknownKind or InvalidCommand."""
+    if (command.cores is None) != (command.memory_mb is None):
+        raise InvalidCommand("a quota in amounts needs both --cores and --memory")
+    limited = amounts_named(registered, "a quota's", command.resources, 0, MAX_QUOTA)
+    check_beside_cores(command)
+    if command.cores is None or command.memory_mb is None:
+        return None
+    if command.part is not None:
+        raise InvalidCommand("a quota is either --cores with --memory, or --part; give one of them")
+    check_range("a quota's cores", command.cores, 0, 1000 * MAX_CORES)
+    check_range("a quota's memory, in MiB,", command.memory_mb, 0, MAX_MEMORY_MB)
+    return Resources(command.cores, command.memory_mb, limited)
 
 
 def per_task(registered: Collection[str], named: Mapping[str, str]) -> tuple[tuple[str, int, int], ...]:

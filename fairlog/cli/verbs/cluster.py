@@ -46,18 +46,7 @@ def company() -> None:
 
 
 def _quota(function: Callable[..., Any]) -> Callable[..., Any]:
-    cores = params.number_option("--cores", help="Cores of the quota. Requires --memory.")
-    memory = params.size_option(
-        "--memory", "memory_mb", help="Memory of the quota: 2G, 512M or plain MiB. Requires --cores."
-    )
-    part = params.text_option("--part", metavar="PART", help="Quota as a part of the live cluster, such as 25% or 1/4.")
-    kinds = params.kinds_option(
-        "--resource",
-        "resources",
-        metavar="KIND=N",
-        help="Resources of a kind, such as gpu=4; kinds that are not named are not limited. Requires --cores. "
-        "Repeatable.",
-    )
+    amounts = params.quota_options("Quota as a part of the live cluster, such as 25% or 1/4.")
     usual = _runtime_option("--default-max-runtime", "default_max_runtime_s", "Maximum runtime of apps that state none")
     most = _runtime_option("--max-max-runtime", "max_max_runtime_s", "Longest maximum runtime that an app may have")
     idle = click.option(
@@ -66,7 +55,7 @@ def _quota(function: Callable[..., Any]) -> Callable[..., Any]:
         help="End the tasks of executors that use nothing of their cores, or of their GPUs, for the time of the "
         "setting idle_end_s.",
     )
-    return cores(memory(part(kinds(usual(most(idle(function)))))))
+    return amounts(usual(most(idle(function))))
 
 
 def _runtime_option(name: str, field: str, text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

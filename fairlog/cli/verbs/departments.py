@@ -38,21 +38,8 @@ def _place(function: Callable[..., Any]) -> Callable[..., Any]:
     parent = params.text_option(
         "--in", "parent", metavar="DEPARTMENT", help='Department that it is in; "none" is none.  [default: none]'
     )
-    cores = params.number_option("--cores", help="Cores of the quota. Requires --memory.")
-    memory = params.size_option(
-        "--memory", "memory_mb", help="Memory of the quota: 2G, 512M or plain MiB. Requires --cores."
-    )
-    part = params.text_option(
-        "--part",
-        metavar="PART",
-        help='Quota as a part of the live cluster, such as 25% or 1/4. With `set`, "none" is the sum of what is in it.',
-    )
-    kinds = params.kinds_option(
-        "--resource",
-        "resources",
-        metavar="KIND=N",
-        help="Resources of a kind, such as gpu=4; kinds that are not named are not limited. Requires --cores. "
-        "Repeatable.",
+    amounts = params.quota_options(
+        'Quota as a part of the live cluster, such as 25% or 1/4. With `set`, "none" is the sum of what is in it.'
     )
     borrow = params.text_option(
         "--borrow-limit",
@@ -65,7 +52,7 @@ def _place(function: Callable[..., Any]) -> Callable[..., Any]:
         metavar="PART",
         help='What others may use of its quota, as a part of that: 0%, 50%, or "none" for all of it.  [default: none]',
     )
-    return parent(cores(memory(part(kinds(borrow(lend(function)))))))
+    return parent(amounts(borrow(lend(function))))
 
 
 @department.command("add")

@@ -22,9 +22,9 @@ LONGEST_S = PATIENCE_S - GRACE_S - SETTLE_S - START_S
 """What begins with the need and may run so long is gone by the need's date."""
 
 
-def submit(to: Cluster, app: str, company: str, cores: int, after_s: int = 1, **more: Any) -> list[Any]:
-    """What the submission of an app of one executor causes."""
-    command = SubmitApp(
+def asking(app: str, company: str, cores: int, **more: Any) -> SubmitApp:
+    """The submission of an app of one executor."""
+    return SubmitApp(
         app=app,
         company=company,
         user="ann",
@@ -35,7 +35,11 @@ def submit(to: Cluster, app: str, company: str, cores: int, after_s: int = 1, **
         executor_memory_mb=1024,
         **more,
     )
-    events = to.turn(command, after_s=after_s)
+
+
+def submit(to: Cluster, app: str, company: str, cores: int, after_s: int = 1, **more: Any) -> list[Any]:
+    """What the submission of an app of one executor causes, which runs at once."""
+    events = to.turn(asking(app, company, cores, **more), after_s=after_s)
     decides_nothing_more(to.state)
     started = [each.executor for each in events if isinstance(each, ExecutorAllocated)]
     if started:
@@ -158,18 +162,8 @@ def test_it_is_ended_by_its_maximum_runtime_and_the_date_is_kept(waiting: Cluste
 
 def test_who_starts_too_late_has_room_made_for_the_need_again(waiting: Cluster) -> None:
     """Its runtime counts from its start: after so long it may outlive the date."""
-    command = SubmitApp(
-        app="slow",
-        company="a",
-        user="ann",
-        command=("true",),
-        cores=8,
-        tasks=1,
-        executor_cores=8,
-        executor_memory_mb=1024,
-        max_runtime_s=LONGEST_S - 1,
-    )
-    assert granted(waiting.turn(command)) == [("slow", "w1")]
+    slow = asking("slow", "a", 8, max_runtime_s=LONGEST_S - 1)
+    assert granted(waiting.turn(slow)) == [("slow", "w1")]
     events = waiting.turn(StartedExecutor(executor="slow.0"), after_s=START_S + 5)
     assert [each.reason for each in of(events, TargetEnded)] == ["unusable"]
     assert [each.worker for each in of(events, TargetSet)] == ["w1"]
