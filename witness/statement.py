@@ -1,15 +1,15 @@
-"""A company's resource use in one month, by user and app, with the span of the log that proves it.
+"""The resource use of a company, a department or the cluster in one month, with the span of the log that proves it.
 
 "Requested" counts from an app's admission to its removal, "granted" until its executors and drivers are gone (semantics
 O1). Amounts are whole core-ms, MiB-ms and, of further kinds, amount-ms (R4); hours are rounded. The statement names the
-position and digest of its last entry, so the company can verify it against the log.
+position and digest of its last entry, so that it can be verified against the log.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import reduce
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import to_builtins
 
@@ -17,12 +17,16 @@ from recovery.replay.bounds import Bound
 from recovery.replay.window import Span, measure
 from scheduler.model.errors import InvalidCommand, UnknownCompany
 from scheduler.model.resources import NOTHING
+from scheduler.rules.departments import unknown_department
 from scheduler.rules.entities import NO_SPENT, Spent
 from scheduler.rules.views import spent
 from scheduler.store.codec import Fact
 from witness.audit.audit import Audited
 from witness.hours import AMOUNTS, hours
-from witness.usage import AppUsage, UsageMeter
+from witness.usage import AppUsage, PlacedMeter, UsageMeter
+
+Level = Literal["department", "company", "user"]
+"""What the lowest lines of a department's statement are about."""
 
 
 def of_month(facts: Iterable[Fact], company: str, month: str, span: tuple[Bound, Bound]) -> dict[str, Any]:
@@ -64,6 +68,69 @@ def statement(accounts: UsageMeter, span: Span, *, company: str, month: str) -> 
             for user, held in sorted(users.items())
         ],
     }
+
+
+def of_departments(
+    facts: Iterable[Fact], department: str, month: str, span: tuple[Bound, Bound], by: Level
+) -> dict[str, Any]:
+    """The statement of a department in the month, which is `span`, or of the cluster, which is "" (semantics H12).
+
+    Raises: InvalidCommand if there never was such a department, or the log has no entry in the month; as `fold`.
+    """
+    (first, last), accounts, audited = span, PlacedMeter(), Audited(facts)
+    try:
+        _, held = measure(audited, accounts, first=first, last=last)
+    except InvalidCommand:
+        raise InvalidCommand(f"the log has no entry in {month}") from None
+    if department and department not in accounts.departments:
+        raise InvalidCommand(unknown_department(department))
+    return {"verdict": audited.verdict, **department_statement(accounts, held, department, month=month, by=by)}
+
+
+def department_statement(
+    accounts: PlacedMeter, span: Span, department: str, *, month: str, by: Level
+) -> dict[str, Any]:
+    """The statement as JSON values: its total, and in `rows` the sums of all below it down to the level `by`.
+
+    A company counts in the departments that it was in at the time. So the rows directly below one add up to it; it
+    follows them. What held nothing is left out.
+    """
+    within: dict[tuple[tuple[str, ...], str, str], list[AppUsage]] = {}
+    found: list[AppUsage] = []
+    for account in accounts.accrued(span.last_at):
+        place = account.departments
+        if (department and department not in place) or not account.counts:
+            continue
+        found.append(account)
+        below = place[place.index(department) + 1 :] if department else place
+        keys = [(below[: depth + 1], "", "") for depth in range(len(below))]
+        keys += [(below, account.company, "")] if by != "department" else []
+        keys += [(below, account.company, account.user)] if by == "user" else []
+        for key in keys:
+            within.setdefault(key, []).append(account)
+    return {
+        "department": department,
+        "month": month,
+        "by": by,
+        "log": span.as_json(),
+        "total": _amounts(found),
+        "rows": [
+            {
+                "level": "user" if user else "company" if company else "department",
+                "departments": list(place),
+                "company": company,
+                "user": user,
+                **_amounts(held),
+            }
+            for (place, company, user), held in sorted(within.items(), key=lambda each: _order(*each[0]))
+        ],
+    }
+
+
+def _order(place: tuple[str, ...], company: str, user: str) -> list[tuple[int, str]]:
+    """The order of lines: departments within one, then its companies with their users before them, then itself."""
+    names = [*[(0, each) for each in place], *([(1, company)] if company else []), *([(0, user)] if user else [])]
+    return [*names, (2, "")]
 
 
 def _amounts(accounts: Iterable[AppUsage]) -> dict[str, Any]:

@@ -7,12 +7,14 @@ and MiB-ms, so sums are exact.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from scheduler.model.events import (
     AppRegistered,
     AppRemoved,
+    CompanyMoved,
     CompanyRegistered,
+    DepartmentAdded,
     DriverRemoved,
     Event,
     ExecutorRemoved,
@@ -59,6 +61,15 @@ class AppUsage:
     """What those of them that were killed had run."""
     spent: Spent = NO_SPENT
     """What executors and drivers that ended within the span used (semantics O5)."""
+    departments: tuple[str, ...] = ()
+    """The departments that its company was in, the outermost first; only `PlacedMeter` says them."""
+
+    @property
+    def counts(self) -> bool:
+        """Whether it requested, held, lost or used anything in the span."""
+        return bool(
+            self.requested_ms.cores or self.granted_ms.cores or self.lost or self.lost_core_ms or self.spent != NO_SPENT
+        )
 
 
 class UsageMeter:
@@ -72,8 +83,8 @@ class UsageMeter:
         self.companies: set[str] = set()
         """All companies that were ever registered."""
         self._latest: dict[str, AppUsage] = {}
-        self._leaving: dict[str, tuple[int, int]] = {}
-        """Executor that leaves for a claim -> its cores, and since when (ms) it was granted."""
+        self._leaving: dict[str, tuple[AppUsage, int, int]] = {}
+        """Executor that leaves for a claim -> whose it was, its cores, and since when (ms) it was granted."""
 
     def clip(self, at: int) -> int:
         """The time (ms), limited to the span."""
@@ -113,12 +124,12 @@ class UsageMeter:
         if isinstance(event, ExecutorRevoked):
             if event.reason == "reclaimed" and not event.window and self.clip(state.at) == state.at:
                 held = state.executors[event.executor]
-                self._leaving[event.executor] = held.resources.cores, held.granted_at
+                self._leaving[event.executor] = account, held.resources.cores, held.granted_at
                 account.lost += 1
             return
-        cores, granted_at = self._leaving.pop(event.executor, (0, state.at))
+        counted, cores, granted_at = self._leaving.pop(event.executor, (account, 0, state.at))
         if isinstance(event, RevocationWithdrawn):
-            account.lost -= cores > 0
+            counted.lost -= cores > 0
         elif event.reason == "reclaimed":
             account.lost_core_ms += cores * (state.at - granted_at)
 
@@ -139,6 +150,51 @@ class UsageMeter:
             account.requested_ms += account.requested * passed
             account.granted_ms += account.granted * passed
         account.accrued_at = at
+
+
+class PlacedMeter(UsageMeter):
+    """A meter of all apps by department (semantics H12): an app has an account for each place that its company had."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.departments: set[str] = set()
+        """All that there ever were."""
+
+    def observe(self, state: ClusterState, event: Event) -> AppUsage | None:
+        """The account of the app of the event, folded just now; None if it has none."""
+        account = super().observe(state, event)
+        if isinstance(event, AppRegistered) and account is not None:
+            account.departments = place_of(state, event.company)
+        elif isinstance(event, DepartmentAdded | CompanyMoved):  # or changed, which says the same
+            self.departments.add(event.department)
+            self._move(state)
+        return account
+
+    def _move(self, state: ClusterState) -> None:
+        """Begin another account of each app whose company is in other departments now."""
+        places = {company: place_of(state, company) for company in state.companies}
+        for app in state.apps:
+            account = self._latest[app]
+            place = places.get(account.company, account.departments)
+            if place == account.departments:
+                continue
+            self._accrue(account, state.at)
+            self._latest[app] = replace(
+                account,
+                departments=place,
+                requested_ms=NOTHING,
+                granted_ms=NOTHING,
+                lost=0,
+                lost_core_ms=0,
+                spent=NO_SPENT,
+            )
+            self.all.append(self._latest[app])
+            account.demand = account.requested = account.granted = NOTHING
+
+
+def place_of(state: ClusterState, company: str) -> tuple[str, ...]:
+    """The departments that the company is in, the outermost first."""
+    return tuple([each.name for each in reversed(state.companies[company].above)])
 
 
 def _update(account: AppUsage, app: App | None, at: int) -> None:

@@ -45,7 +45,7 @@ from witness.explain import explain as explained
 from witness.fairness import Fairness
 from witness.forecast import Estimate, forecast
 from witness.plan import plan as planned
-from witness.statement import of_month
+from witness.statement import Level, of_departments, of_month
 from witness.timeline import Timeline
 from witness.whatif import Rules, replayed
 
@@ -234,6 +234,14 @@ def statement(source: LogSource, company: str, month: str) -> object:
     return of_month(source.facts(), company, month, month_of(month))
 
 
+def departments_statement(source: LogSource, department: str, month: str, by: Level) -> object:
+    """The use of a department, or of the cluster, in a month; as `fairlog statement --department --json` prints it.
+
+    Raises: InvalidCommand if there never was such a department, or the log has no entry in the month.
+    """
+    return of_departments(source.facts(), department, month, month_of(month), by)
+
+
 def whatif(source: LogSource, rules: Any) -> object:  # noqa: ANN401 (OtherRules as JSON values)
     """The log's inputs under other rules, as `fairlog whatif --json` prints it, and the course of both over time.
 
@@ -277,7 +285,11 @@ def plan(source: LogSource, command: Any, by: Any) -> object:  # noqa: ANN401 (S
 
 
 ANSWERS: Mapping[str, Callable[..., object]] = {
-    each.__name__: each for each in (explain, audit, fairness, course, statement, whatif, timeline, plan, estimates)
+    each.__name__: each
+    for each in (
+        *(explain, audit, fairness, course, statement, departments_statement),
+        *(whatif, timeline, plan, estimates),
+    )
 }
 
 

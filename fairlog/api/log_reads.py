@@ -117,6 +117,23 @@ class LogReads:
         self._sight.check_may(who, "statement", company)
         return self._from_log("statement", company=company, month=month)
 
+    def departments_statement(
+        self,
+        who: By,
+        *,
+        month: str,
+        department: str = "",
+        by: Literal["department", "company", "user"] = "company",
+    ) -> Viewed:
+        """The use of a department, or of the cluster, in a month; as `fairlog statement --by` prints it as JSON.
+
+        Raises: InvalidCommand if there never was such a department, or the log has no entry in the month; NotAllowed,
+        TooLong, NotReady.
+        """
+        month_of(month)
+        self._sight.check_may(who, "statement")
+        return self._from_log("departments_statement", department=department, month=month, by=by)
+
     def whatif(self, who: By, rules: OtherRules, *, at: int | None = None) -> Viewed:
         """The log's inputs up to a position under other rules, as `fairlog whatif --json` prints it.
 

@@ -100,6 +100,12 @@ _SEQ = {"type": "integer", "minimum": 0, "maximum": 2**53}
 _AT = Param("at", _SEQ, "Show the state at this log position.")
 _AFTER = Param("after", _SEQ, "Wait until the state holds the log up to this position.")
 _FRESH = Param("fresh", {"type": "boolean"}, "Wait until the state holds all that is committed now.")
+_MONTH = Param(
+    "month",
+    {"type": "string", "pattern": r"^\d{4}-\d{2}$", "maxLength": 7},
+    "YYYY-MM, in UTC.",
+    required=True,
+)
 _CURSOR = Param("cursor", {"type": "string", "maxLength": 300}, "Where to go on: `next` of the page before.")
 _LIMIT = Param("limit", {"type": "integer", "minimum": 1, "maximum": PAGE}, "The most items of the page.")
 _UP_TO = Param(
@@ -602,17 +608,30 @@ ROUTES: tuple[Route, ...] = (
         "statement",
         "A company's use in a month, by user and app.",
         "value",
+        params=(_MONTH, _FRESH),
+        shows=answers.Statement,
+        handler=lambda door: door.handlers.log.statement,
+        long=True,
+    ),
+    Route(
+        "GET",
+        "/v1/statement",
+        "departmentsStatement",
+        "statement",
+        "The use of a department, or of the cluster, in a month.",
+        "value",
         params=(
+            _MONTH,
+            Param("department", _NAMED, "Only what was in this department."),
             Param(
-                "month",
-                {"type": "string", "pattern": r"^\d{4}-\d{2}$", "maxLength": 7},
-                "YYYY-MM, in UTC.",
-                required=True,
+                "by",
+                {"type": "string", "enum": ["department", "company", "user"]},
+                "What the lowest rows are about.",
             ),
             _FRESH,
         ),
-        shows=answers.Statement,
-        handler=lambda door: door.handlers.log.statement,
+        shows=answers.DepartmentsStatement,
+        handler=lambda door: door.handlers.log.departments_statement,
         long=True,
     ),
     Route(

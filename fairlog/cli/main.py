@@ -93,7 +93,7 @@ VERBS = {
     "checkpoint": ("log", "Print the end of the log as SEQ:DIGEST."),
     "replay": ("replay", "Play the log as a live view: shares, queue, workers and decisions."),
     "fairness": ("figures", "Report how fair the log was to companies and users."),
-    "statement": ("figures", "Report a company's resource use in one month, by user and app."),
+    "statement": ("figures", "Report a month's resource use of a company, a department or the cluster."),
     "efficiency": ("efficiency", "Report what apps used of what they were granted, and what they wasted."),
     "whatif": ("whatif", "Replay the log's inputs, or a trace, under other rules and compare."),
     "simulate": ("log", "Run a scenario file through the rules, without a store."),

@@ -1061,6 +1061,27 @@ class Statement(Camel, frozen=True, kw_only=True):
     users: list[UserUse]
 
 
+class LevelUse(Used, frozen=True, kw_only=True):
+    """The use by a department, or by a company or a user in it; `departments` are those within the one reported on."""
+
+    level: Literal["department", "company", "user"]
+    departments: list[str]
+    company: str
+    user: str
+
+
+class DepartmentsStatement(Camel, frozen=True, kw_only=True):
+    """The use of a department in a month, of the cluster if it is "", with the span of the log that proves it."""
+
+    verdict: str | None
+    department: str
+    month: str
+    by: Literal["department", "company", "user"]
+    log: LogSpan
+    total: Used
+    rows: list[LevelUse]
+
+
 class Spread(Camel, frozen=True, kw_only=True):
     """The mean, the median and the largest of some values."""
 

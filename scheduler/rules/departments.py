@@ -44,7 +44,7 @@ def decided(state: Facts, command: commands.DepartmentCommand) -> list[Event]:
         return [added]
     known = state.departments.get(command.department)
     if known is None:
-        raise InvalidCommand(_unknown(command.department))
+        raise InvalidCommand(unknown_department(command.department))
     if isinstance(command, commands.ChangeDepartment):
         changed = _stated(state, command, known.spec)
         check_place(state, changed)
@@ -56,7 +56,8 @@ def decided(state: Facts, command: commands.DepartmentCommand) -> list[Event]:
 _FIELDS = DepartmentAdded.__struct_fields__
 
 
-def _unknown(name: str) -> str:
+def unknown_department(name: str) -> str:
+    """What is said of a name that no department has."""
     return f"there is no department {shorten(name)}; `fairlog department list` lists the departments"
 
 
@@ -65,7 +66,7 @@ def _moved(state: Facts, command: commands.MoveCompany) -> list[Event]:
     if company is None:
         raise UnknownCompany(command.company[:80])
     if command.department and command.department not in state.departments:
-        raise InvalidCommand(_unknown(command.department))
+        raise InvalidCommand(unknown_department(command.department))
     if company.department == command.department:
         return []
     return [CompanyMoved(company=command.company, department=command.department)]
@@ -135,7 +136,7 @@ def check_place(state: Facts, spec: DepartmentAdded) -> None:
         return
     parent = state.departments.get(spec.parent)
     if parent is None:
-        raise InvalidCommand(_unknown(spec.parent))
+        raise InvalidCommand(unknown_department(spec.parent))
     chain = [each.name for each in parent.chain]
     if spec.department in chain:
         raise InvalidCommand(

@@ -6,16 +6,16 @@ import csv
 import io
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from urllib.parse import quote
 
 import click
 
 from fairlog.cli import render
 from fairlog.cli.decorators import on_log
-from fairlog.cli.params import as_json, file_option, flag, matched, read_bound, span_options
+from fairlog.cli.params import as_json, file_option, flag, matched, read_bound, span_options, text_option
 from fairlog.cli.reached import check_reached
-from fairlog.cli.whose import company_option
+from fairlog.cli.whose import company_option, is_typed
 from fairlog.efficiency import in_words
 from recovery.replay.bounds import OPEN, Bound
 from scheduler.model.text import cell
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from fairlog.cli.sources import Source
 
 By = Literal["company", "user"]
+Level = Literal["department", "company", "user"]
 _MONTH = re.compile(r"(?!9999)([1-9]\d{3})-(0[1-9]|1[0-2])", re.ASCII)
 
 
@@ -175,23 +176,77 @@ def _number(value: float | None) -> str:
 
 @click.command()
 @company_option("Company to report on.  [default: that of your account]")
+@text_option("--department", metavar="NAME", help="Department to report on, with all that was in it at the time.")
+@click.option(
+    "--by",
+    type=click.Choice(["department", "company", "user"]),
+    help="Lowest lines of a department's statement, or of the cluster's without one.  [default: company]",
+)
 @click.option("--month", "span", required=True, type=read_month, metavar="YYYY-MM", help="Month to report on, in UTC.")
 @flag("--csv", "as_csv", help="Print CSV, with the log's span and digest on every line; no cell is a formula.")
 @as_json
 @on_log
-def statement(source: Source, *, company: str | None, span: tuple[Bound, Bound], as_csv: bool, as_json: bool) -> None:
-    """Report a company's resource use in one month, by user and app.
+def statement(
+    source: Source,
+    /,
+    *,
+    company: str | None,
+    department: str | None,
+    by: Level | None,
+    span: tuple[Bound, Bound],
+    as_csv: bool,
+    as_json: bool,
+) -> None:
+    """Report a month's resource use of a company, a department or the cluster.
 
     Figures are core-hours, GiB-hours and hours of each further kind of resources. Requested is what apps requested,
     from admission to removal; granted is what their executors and drivers held. Used is what workers say that those
     have used which ended in the month. The report names the span of the log and the digest of its last entry, so that
     the figures can be verified.
+
+    A company's statement has its users and apps. With --department or --by, a statement has departments and what was
+    in them: a company counts in those that it was in at the time, so the lines of each level add up to the whole.
     """
     if as_csv and as_json:
         raise click.UsageError("--csv and --json cannot be combined; give one of them")
-    month = str(span[0])[:7]
-    company = company or _own_company(source)
-    said = None
+    if department is None and by is None:
+        found = _of_company(source, company or _own_company(source), span)
+    else:
+        if is_typed("company"):
+            raise click.UsageError("--company cannot be combined with --department or --by; leave one of them out")
+        if department == "":
+            raise click.UsageError("name a department; without --department, --by reports on the whole cluster")
+        found = _of_departments(source, department or "", span, by or "company")
+    if as_json:
+        render.print_json(found.said)
+    elif as_csv:
+        if found.said["verdict"] is not None:
+            click.echo(found.said["verdict"], err=True)
+        click.echo(_csv(found), nl=False)
+    else:
+        _print_statement(found)
+
+
+class StatementLine(NamedTuple):
+    """A line of a statement: its level, what it is about, "" for all and None for no department, and its amounts."""
+
+    level: str
+    names: tuple[str | None, ...]
+    amounts: dict[str, Any]
+
+
+class Stated(NamedTuple):
+    """A statement, what it is about, what its lines name, and the lines."""
+
+    said: dict[str, Any]
+    about: str
+    columns: tuple[str, ...]
+    lines: list[StatementLine]
+
+
+def _of_company(source: Source, company: str, span: tuple[Bound, Bound]) -> Stated:
+    """The statement of a company: each user's apps, then the user; last the company."""
+    said, month = None, str(span[0])[:7]
     if not source.past:
         path = f"/v1/companies/{quote(company, safe='')}/statement"
         said = source.session.worked_out(path, view="shares", month=month)
@@ -199,14 +254,35 @@ def statement(source: Source, *, company: str | None, span: tuple[Bound, Bound],
         from witness.statement import of_month  # noqa: PLC0415 (as in `_measured`)
 
         said = of_month(render.counted(source), company, month, span)
-    if as_json:
-        render.print_json(said)
-    elif as_csv:
-        if said["verdict"] is not None:
-            click.echo(said["verdict"], err=True)
-        click.echo(_csv(said), nl=False)
-    else:
-        _print_statement(said)
+    lines = list[StatementLine]()
+    for user in said["users"]:
+        lines += [StatementLine("app", (user["user"], app["app"]), app) for app in user["apps"]]
+        lines.append(StatementLine("user", (user["user"], ""), user))
+    return Stated(said, "company", ("user", "app"), [*lines, StatementLine("company", ("", ""), said["total"])])
+
+
+def _of_departments(source: Source, department: str, span: tuple[Bound, Bound], by: Level) -> Stated:
+    """The statement of a department, or of the cluster: what is within each, then itself; last the whole."""
+    said, month = None, str(span[0])[:7]
+    if not source.past:
+        one = {"department": department} if department else {}
+        said = source.session.worked_out("/v1/statement", view="shares", month=month, by=by, **one)
+    if said is None:
+        from witness.statement import of_departments  # noqa: PLC0415 (as in `_measured`)
+
+        said = of_departments(render.counted(source), department, month, span, by)
+    columns = _LEVELS[: _LEVELS.index(by) + 1]
+    lines = [
+        StatementLine(
+            row["level"], ("/".join(row["departments"]) or None, row["company"], row["user"])[: len(columns)], row
+        )
+        for row in said["rows"]
+    ]
+    level = "department" if department else "cluster"
+    return Stated(said, level, columns, [*lines, StatementLine(level, ("",) * len(columns), said["total"])])
+
+
+_LEVELS: tuple[Level, ...] = ("department", "company", "user")
 
 
 def _own_company(source: Source) -> str:
@@ -217,45 +293,58 @@ def _own_company(source: Source) -> str:
     return company
 
 
-def _lines(said: dict[str, Any]) -> list[tuple[str, str, str, dict[str, Any]]]:
-    """(level, user, app, amounts): each user's apps, then the user; last the company."""
-    lines = []
-    for user in said["users"]:
-        lines += [("app", user["user"], app["app"], app) for app in user["apps"]]
-        lines.append(("user", user["user"], "", user))
-    return [*lines, ("company", "", "", said["total"])]
-
-
-def _csv(said: dict[str, Any]) -> str:
-    log, text = said["log"], io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
+def _csv(found: Stated) -> str:
+    said, text = found.said, io.StringIO()
+    log, writer = said["log"], csv.writer(text, lineterminator="\n")
     names = [*hours(said["total"]), *AMOUNTS]
     kinds = kinds_of(said)
     further = [f"{which}:{kind}" for kind in kinds for which in ("requestedHours", "grantedHours")]
-    writer.writerow(["level", "company", "month", "user", "app", *names, *further, *(f"log_{name}" for name in log)])
-    for level, user, app, amounts in _lines(said):
-        row = [level, said["company"], said["month"], user, app, *(amounts[name] for name in names)]
+    about = "company" if found.about == "company" else "statement_of"
+    writer.writerow(["level", about, "month", *found.columns, *names, *further, *(f"log_{name}" for name in log)])
+    for level, those, amounts in found.lines:
+        row = [
+            level,
+            _reported(said),
+            said["month"],
+            *(name or "" for name in those),
+            *(amounts[name] for name in names),
+        ]
         row += [*(each for kind in kinds for each in kind_hours(amounts, kind)), *log.values()]
         writer.writerow(map(cell, row))
     return text.getvalue()
 
 
-def _print_statement(said: dict[str, Any]) -> None:
+def _reported(said: dict[str, Any]) -> str:
+    """The company or department that the statement is about; "" for the cluster."""
+    name: str = said["company"] if "company" in said else said["department"]
+    return name
+
+
+def _print_statement(found: Stated) -> None:
+    said = found.said
     render.print_verdict(said["verdict"])
     log = said["log"]
-    click.echo(f"company   {said['company']}, {said['month']}")
+    click.echo(f"{found.about:<9} {', '.join(filter(None, (_reported(said), said['month'])))}")
     click.echo(
         f"log       {log['from']} to {log['to']}, {render.moment(log['fromAt'])} to {render.moment(log['toAt'])}"
     )
     click.echo(f"digest    {log['digest']}")
     click.echo()
     kinds, rows = kinds_of(said), []
-    for _, user, app, amounts in _lines(said):
+    for _, names, amounts in found.lines:
         figures = [*hours(amounts).values(), *(each for kind in kinds for each in kind_hours(amounts, kind))]
-        rows.append((user or "all", app or "all", *(f"{value:.3f}" for value in figures)))
-    columns = ["USER", "APP", "REQUESTED CORE-H", "GIB-H", "GRANTED CORE-H", "GIB-H"]
+        rows.append((*("all" if name == "" else name for name in names), *(f"{value:.3f}" for value in figures)))
+    columns = [*map(str.upper, found.columns), "REQUESTED CORE-H", "GIB-H", "GRANTED CORE-H", "GIB-H"]
     columns += [f"{which} {kind.upper()}-H" for kind in kinds for which in ("REQUESTED", "GRANTED")]
     render.print_table(columns, rows, empty="")
     if (spent := said["total"].get("spent")) is not None:
         click.echo(f"\nused      {in_words(spent)}")
-    _print_lost((f"{app} of {user}", amounts) for level, user, app, amounts in _lines(said) if level == "app")
+    lowest = "app" if found.about == "company" else found.columns[-1]
+    _print_lost((_who(line), line.amounts) for line in found.lines if line.level == lowest)
+
+
+def _who(line: StatementLine) -> str:
+    """What the line is about, in words."""
+    if line.level == "app":
+        return f"{line.names[1]} of {line.names[0]}"
+    return " ".join([name for name in line.names if name])

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from click.testing import CliRunner, Result
 
 from fairlog.cli.main import cli
 from fairlog.local.store import EmbeddedStore
+from scheduler.model.commands import AddDepartment, MoveCompany, RegisterCompany
 from scheduler.store.eventlog import EventLog
 from scheduler.store.keys import Keys
 from tests.property.given import Cluster
@@ -114,6 +116,40 @@ def test_a_statement_as_a_table_and_as_json_say_the_same(store: EmbeddedStore) -
     assert f"{said['total']['grantedCoreHours']:.3f}" in table
 
 
+def test_a_statement_by_department_ends_with_the_whole(store: EmbeddedStore, connection: Redis) -> None:
+    connection.flushall()
+    cluster = Cluster()
+    cluster.turn(AddDepartment(department="r"), AddDepartment(department="p", parent="r"))
+    for company, department in (("acme", "p"), ("tiny", "r"), ("solo", "")):
+        cluster.turn(RegisterCompany(company=company), MoveCompany(company=company, department=department))
+        cluster.submit(f"{company}-1", 4, company=company)
+    cluster.worker("w1", 16)
+    cluster.turn(MoveCompany(company="solo", department="r"), after_s=10)
+    cluster.turn(AddDepartment(department="empty"), after_s=10)
+    keep(connection, cluster)
+    table = run(store, "statement", "--by", "company", "--month", "1970-01").output
+    first = [line.split()[:2] for line in table.splitlines()[4:]]
+    named = ["r/p acme", "r/p all", "r solo", "r tiny", "r all", "- solo", "all all"]
+    assert [" ".join(each) for each in first[1:]] == named
+    lines = list(
+        csv.DictReader(io.StringIO(run(store, "statement", "--by", "user", "--month", "1970-01", "--csv").output))
+    )
+    by_level = Counter[str]()
+    for line in lines:
+        by_level[line["level"]] += int(line["requestedCoreMs"]) if line["department"] in ("r", "") else 0
+    assert by_level["cluster"] == by_level["department"] + sum(
+        int(line["requestedCoreMs"]) for line in lines if line["level"] == "company" and not line["department"]
+    )
+    assert by_level["cluster"] > 0
+    said = json.loads(
+        run(store, "statement", "--department", "r", "--by", "department", "--month", "1970-01", "--json").output
+    )
+    assert [row["departments"] for row in said["rows"]] == [["p"]]
+    assert run(store, "statement", "--department", "r", "--month", "1970-01").output.startswith(
+        "department r, 1970-01\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "why"),
     [
@@ -121,6 +157,10 @@ def test_a_statement_as_a_table_and_as_json_say_the_same(store: EmbeddedStore) -
         (["statement", "--company", "tiny", "--month", "2031-05"], 1, "the log has no entry in 2031-05"),
         (["statement", "--company", "tiny", "--month", "2031-13"], 2, "write it like 2026-03"),
         (["statement", "--company", "tiny", "--month", "1970-01", "--csv", "--json"], 2, "cannot be combined"),
+        (["statement", "--department", "nowhere", "--month", "1970-01"], 1, "there is no department 'nowhere'"),
+        (["statement", "--department", "", "--month", "1970-01"], 2, "name a department"),
+        (["statement", "--by", "user", "--company", "acme", "--month", "1970-01"], 2, "cannot be combined"),
+        (["statement", "--by", "app", "--month", "1970-01"], 2, "'app' is not one of"),
         (["fairness", "--from", "soon"], 2, "neither a log position (1 or more) nor a time"),
         (["fairness", "--from", "999"], 1, "the log has no entry in that span"),
     ],

@@ -198,7 +198,11 @@ CALLS: dict[str, list[list[str]]] = {
     "checkpoint": [[]],
     "replay": [[], ["--json"]],
     "fairness": [[], ["--json"], ["--by", "user"]],
-    "statement": [["--company", TYPED, "--month", "1970-01"], ["--company", TYPED, "--month", "1970-01", "--csv"]],
+    "statement": [
+        ["--company", TYPED, "--month", "1970-01"],
+        ["--company", TYPED, "--month", "1970-01", "--csv"],
+        ["--by", "user", "--month", "1970-01"],
+    ],
     "efficiency": [[], ["--json"], ["--by", "app"], ["--name", TYPED], ["--by", "company", "--user", TYPED]],
     "whatif": [["--set", "placement=pack"], ["--set", "placement=pack", "--json"]],
     "simulate": [[TYPED]],

@@ -244,6 +244,7 @@ CASES: list[Case] = [
     ),
     Case("whatif", "cluster-read", "", body={"settings": {"placement": "pack"}}),
     *(each._replace(query={"month": f"{datetime.now(UTC):%Y-%m}"}) for each in of_company("statement", "statement")),
+    Case("departmentsStatement", "statement", "", query={"month": f"{datetime.now(UTC):%Y-%m}", "by": "user"}),
     *of_app("appEvents", verb="read"),
     *of_app("card", verb="read"),
     *of_app("timeline", verb="read"),
