@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any
 
 from scheduler.model.commands import Command, EndApp, EndedExecutor, RegisterCompany, RegisterWorker, SubmitApp
-from scheduler.rules.state import ClusterState
+from scheduler.rules.state.cluster import ClusterState
 
 COMPANIES, USERS_PER_COMPANY = 8, 10
 

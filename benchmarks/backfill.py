@@ -24,10 +24,10 @@ from scheduler.model.commands import (
     SubmitApp,
 )
 from scheduler.model.events import Event, ExecutorAllocated, ExecutorRevoked, NeedBegan, NeedEnded
-from scheduler.rules.preconditions import EDITIONS
-from scheduler.rules.state import ClusterState
-from scheduler.rules.turn import Turn
-from scheduler.rules.validate import NEW_SETTINGS
+from scheduler.rules.checks.validate import NEW_SETTINGS
+from scheduler.rules.stage.turn import Turn
+from scheduler.rules.state.cluster import ClusterState
+from scheduler.rules.state.preconditions import EDITIONS
 
 WORKERS, CORES = 20, 16
 SIZES = (2, 4, 8, 12, 16)

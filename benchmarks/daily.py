@@ -223,7 +223,7 @@ def compared(clusters: dict[str, Fairlog | Slurm], apps: int, rounds: int) -> di
 def main() -> None:
     """Print the figures."""
     apps, rounds = arguments(__doc__, apps=5_000, rounds=5)
-    rules = find_spec("scheduler.rules.state")
+    rules = find_spec("scheduler.rules.state.cluster")
     build = {"fairlog": version("fairlog"), "compiled": rules is not None and not str(rules.origin).endswith(".py")}
     beside = os.getuid() == 0 and all(map(shutil.which, SLURM))
     load = os.getloadavg()[0]

@@ -27,9 +27,9 @@ from typing import Any, NamedTuple
 from benchmarks._common import show, words
 from recovery.replay.rebuild import unhindered
 from scheduler.model.events import AppRegistered
-from scheduler.rules.entities import App
-from scheduler.rules.snapshot_records import lines, restored
-from scheduler.rules.turn import Turn
+from scheduler.rules.entities.apps import App
+from scheduler.rules.stage.turn import Turn
+from scheduler.rules.state.records import lines, restored
 from scheduler.store.estimates import Given, errors_of
 from witness.forecast import VirtualCourse, Work, usual_work
 from witness.swf import read_trace

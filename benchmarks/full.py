@@ -31,11 +31,11 @@ from scheduler.model.commands import (
     SubmitApp,
 )
 from scheduler.model.events import ExecutorAllocated
-from scheduler.rules.preconditions import EDITIONS
+from scheduler.rules.checks.validate import NEW_SETTINGS
 from scheduler.rules.share.entitlement import filling
-from scheduler.rules.state import ClusterState
-from scheduler.rules.turn import Turn
-from scheduler.rules.validate import NEW_SETTINGS
+from scheduler.rules.stage.turn import Turn
+from scheduler.rules.state.cluster import ClusterState
+from scheduler.rules.state.preconditions import EDITIONS
 
 COMPANIES = 50
 WORKER_CORES, APP_CORES = 16, 8

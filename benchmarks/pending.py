@@ -27,9 +27,9 @@ import psutil
 from benchmarks._common import arguments, companies, oldest_endings, show, submission, worker
 from recovery.replay.rebuild import unhindered
 from scheduler.model.commands import Command, read_command, write_command
-from scheduler.rules.snapshot_records import lines, restored
-from scheduler.rules.state import ClusterState
-from scheduler.rules.turn import Turn
+from scheduler.rules.stage.turn import Turn
+from scheduler.rules.state.cluster import ClusterState
+from scheduler.rules.state.records import lines, restored
 
 FEW = 10_000
 WORKERS = 100

@@ -32,9 +32,9 @@ from recovery.replay import snapshot
 from recovery.replay.rebuild import rebuild, unhindered
 from scheduler.model.commands import ChangeEdition, Command, ConfigureCluster, StartedExecutor, SubmitApp
 from scheduler.model.events import ExecutorAllocated
-from scheduler.rules.preconditions import EDITIONS
-from scheduler.rules.state import ClusterState
-from scheduler.rules.turn import Turn
+from scheduler.rules.stage.turn import Turn
+from scheduler.rules.state.cluster import ClusterState
+from scheduler.rules.state.preconditions import EDITIONS
 from scheduler.store.codec import Record, encode_turn
 from scheduler.store.connection import connect
 from scheduler.store.eventlog import GENESIS, EventLog, Position

@@ -31,10 +31,10 @@ from benchmarks._common import COMPANIES, companies, endings, oldest_endings, sh
 from scheduler.model.commands import ChangeEdition, Command, ConfigureCluster, EndedExecutor, SetLimit, SubmitApp
 from scheduler.model.errors import CommandRejected
 from scheduler.model.events import ExecutorRevoked
-from scheduler.rules.preconditions import EDITIONS
-from scheduler.rules.state import ClusterState
-from scheduler.rules.turn import Turn
-from scheduler.rules.validate import NEW_SETTINGS
+from scheduler.rules.checks.validate import NEW_SETTINGS
+from scheduler.rules.stage.turn import Turn
+from scheduler.rules.state.cluster import ClusterState
+from scheduler.rules.state.preconditions import EDITIONS
 
 WORKER_CORES = 16
 APP_CORES = 8

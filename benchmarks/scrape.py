@@ -25,8 +25,8 @@ from fairlog.watch.tally import Tally
 from recovery.archive.archive import open_log
 from recovery.failover.exporter import Exporter
 from scheduler.model.commands import RegisterCompany, RegisterWorker, SubmitApp
-from scheduler.rules.state import ClusterState
-from scheduler.rules.turn import Turn
+from scheduler.rules.stage.turn import Turn
+from scheduler.rules.state.cluster import ClusterState
 from scheduler.service.measures import Measures
 from scheduler.store.keys import Keys
 from tests.property.given import recorded

@@ -17,7 +17,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 PLAIN = {
     # They define classes of msgspec, or dataclasses with fields of such.
     "classic",
-    "snapshot_records",
+    "records",
     # They hand on workers lazily by generator expressions.
     "delay",
     "yarn",

@@ -34,7 +34,7 @@ from scheduler.model.commands import CancelTask, Command, KillApp, RequeueApp, S
 from scheduler.model.errors import AppEnded, CommandRejected, InvalidCommand
 from scheduler.model.sender import By
 from scheduler.model.staged import SCRIPT, digest_of, script_of_value, script_value
-from scheduler.rules.views import named as named_app
+from scheduler.rules.view.views import named as named_app
 from scheduler.service import client as service
 from scheduler.service.folders import working_folder
 from scheduler.service.receipts import Receipt
@@ -83,7 +83,7 @@ class StoreClient(service.CommandClient):
         return Worklist(self.store, self.keys.cluster)
 
     def view(self, name: str, **arguments: Any) -> Any:  # noqa: ANN401 - JSON values
-        """The view `name` (`scheduler.rules.views`) of the state at the end of the log.
+        """The view `name` (`scheduler.rules.view.views`) of the state at the end of the log.
 
         Raises: CommandRejected if the view or its subject is unknown; UnreadableRecord if the log cannot be read.
         """

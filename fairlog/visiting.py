@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from scheduler.model.commands import KillApp
 from scheduler.model.errors import InvalidCommand, UnknownApp
-from scheduler.rules.permission import Subject, may_read, permit
+from scheduler.rules.command.permission import Subject, may_read, permit
 
 if TYPE_CHECKING:
     from scheduler.model.sender import By
-    from scheduler.rules.entities import Allocation
-    from scheduler.rules.state import ClusterState
+    from scheduler.rules.entities.grants import Allocation
+    from scheduler.rules.state.cluster import ClusterState
 
 
 def place_of(state: ClusterState, app: str, executor: str) -> Allocation:

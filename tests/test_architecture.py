@@ -11,12 +11,17 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 CORE = ("scheduler.model", "scheduler.rules", "scheduler.store", "scheduler.service")
+ROOMS_OF_RULES = (
+    *("entities", "placement", "admission", "index", "checks"),
+    *("state", "command", "share", "stage", "view"),
+)
+"""The rooms of `scheduler.rules`, each of which may import from those before it."""
+RULES = tuple(f"scheduler.rules.{room}" for room in ROOMS_OF_RULES)
 RECOVERY = ("recovery.replay", "recovery.archive", "recovery.failover", "recovery.second_edition")
 OUTER = (*CORE, *RECOVERY, "workers", "witness", "fairlog.watch", "fairlog.api")
 LAW: Mapping[str, tuple[str, ...]] = {
     "scheduler.model": (),
-    "scheduler.rules.admission": ("scheduler.model",),
-    "scheduler.rules.placement": ("scheduler.model",),
+    **{f"scheduler.rules.{room}": ("scheduler.model", *RULES[:place]) for place, room in enumerate(ROOMS_OF_RULES)},
     "scheduler.rules": ("scheduler.model",),
     "scheduler.store": ("scheduler.model",),
     "scheduler.service": ("scheduler.model", "scheduler.rules", "scheduler.store"),
@@ -167,17 +172,17 @@ def test_every_exception_is_caught_only_where_a_reason_is_given() -> None:
 
 
 FORBIDDEN = {
-    "scheduler.model": "scheduler.rules.state",
+    "scheduler.model": "scheduler.rules.state.cluster",
     "scheduler.rules": "scheduler.store.keys",
-    "scheduler.rules.admission": "scheduler.rules.placement.sizing",
-    "scheduler.rules.placement": "scheduler.rules.admission.queue",
-    "scheduler.store": "scheduler.rules.state",
+    **dict(zip(RULES, (f"{above}.planted" for above in RULES[1:]), strict=False)),
+    RULES[-1]: "scheduler.store.keys",
+    "scheduler.store": "scheduler.rules.state.cluster",
     "scheduler.service": "recovery.replay.rebuild",
     "workers": "recovery.failover.lease",
     "recovery.replay": "recovery.archive.archive",
     "recovery.archive": "recovery.failover.lease",
     "recovery.failover": "witness.explain",
-    "recovery.second_edition": "scheduler.rules.state",
+    "recovery.second_edition": "scheduler.rules.state.cluster",
     "witness.audit": "workers.agent",
     "witness": "fairlog.cli.render",
     "fairlog.page": "fairlog.api.app",
@@ -202,8 +207,8 @@ def test_the_check_finds_an_import_that_a_room_may_not_make(room: str, form: str
 @pytest.mark.parametrize(
     ("file", "source", "fault"),
     [
-        ("scheduler/rules/decide.py", "def f():\n    import time", "decides, but imports time"),
-        ("scheduler/rules/fleet.py", "[x for x in {1, 2}]", "iterates over a set at line 1"),
+        ("scheduler/rules/command/decide.py", "def f():\n    import time", "decides, but imports time"),
+        ("scheduler/rules/entities/fleet.py", "[x for x in {1, 2}]", "iterates over a set at line 1"),
         *(
             ("witness/board.py", source, "asks a specification, which apps share, for an app at line 1")
             for source in ("app.spec.app", "spec.app")

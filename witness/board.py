@@ -33,17 +33,17 @@ from scheduler.model.causes import CAUSES
 from scheduler.model.errors import UnknownApp, UnknownCompany
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.model.states import AppState
-from scheduler.rules.entities import App
-from scheduler.rules.views import app as app_view
-from scheduler.rules.views import companies as companies_view
-from scheduler.rules.views import shares, summary_fields
-from scheduler.rules.views import workers as workers_view
+from scheduler.rules.entities.apps import App
+from scheduler.rules.view.views import app as app_view
+from scheduler.rules.view.views import companies as companies_view
+from scheduler.rules.view.views import shares, summary_fields
+from scheduler.rules.view.views import workers as workers_view
 from witness.entitled_reasons import stands
 from witness.pending_reasons import place_in_queue, waits_for
 
 if TYPE_CHECKING:
-    from scheduler.rules.entities import Worker
-    from scheduler.rules.state import ClusterState
+    from scheduler.rules.entities.workers import Worker
+    from scheduler.rules.state.cluster import ClusterState
 
 Sort = Literal["submitted", "waited", "cores", "company", "user", "state", "app"]
 SORTS: tuple[Sort, ...] = get_args(Sort)

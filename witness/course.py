@@ -10,7 +10,7 @@ from recovery.replay.rebuild import fold
 from witness.playback import pending_apps
 
 if TYPE_CHECKING:
-    from scheduler.rules.state import ClusterState
+    from scheduler.rules.state.cluster import ClusterState
     from scheduler.store.codec import Fact
 
 SPAN_MS = 3_600_000

@@ -13,16 +13,22 @@ from scheduler.model.events import Computed, DriverAllocated, ExecutorAllocated,
 from scheduler.model.resources import Resources
 from scheduler.model.text import few
 from scheduler.rules.admission.company import COMPANY_POLICIES
-from scheduler.rules.backfill import date_of, lending
-from scheduler.rules.decide import place
-from scheduler.rules.entities import App
-from scheduler.rules.failures import left_out
-from scheduler.rules.fleet import Shape
-from scheduler.rules.labels import amounts_in, has_last, met_by, sought, tried_by
+from scheduler.rules.command.failures import left_out
+from scheduler.rules.command.windows import barred, sought_by, within
+from scheduler.rules.entities.apps import App
+from scheduler.rules.entities.fleet import Shape
+from scheduler.rules.entities.labels import (
+    amounts_in,
+    has_last,
+    met_by,
+    sought,
+    tried_by,
+)
 from scheduler.rules.placement.executors import PLACEMENTS
 from scheduler.rules.placement.sizing import executor_sizes
-from scheduler.rules.state import ClusterState
-from scheduler.rules.windows import barred, sought_by, within
+from scheduler.rules.stage.granting import place
+from scheduler.rules.state.backfill import date_of, lending
+from scheduler.rules.state.cluster import ClusterState
 from witness.entitled_reasons import is_entitled, why_entered
 
 Reason = dict[str, str]

@@ -9,9 +9,9 @@ from msgspec import to_builtins
 
 from recovery.replay.rebuild import fold, unhindered
 from scheduler.model.events import AppRemoved
-from scheduler.rules.entities import App
-from scheduler.rules.state import ClusterState
-from scheduler.rules.views import spent, summary
+from scheduler.rules.entities.apps import App
+from scheduler.rules.state.cluster import ClusterState
+from scheduler.rules.view.views import spent, summary
 from scheduler.store.codec import Fact
 from witness.usage import AppUsage, UsageMeter
 

@@ -9,16 +9,22 @@ from typing import TYPE_CHECKING, Any
 from recovery.replay.bounds import moment
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.model.text import few
-from scheduler.rules.preconditions import TARGETS
 from scheduler.rules.share.entitlement import Entitlement, entitlement
 from scheduler.rules.stage.needs import runs_for_s
 from scheduler.rules.stage.room import Gathering, Seeking
 from scheduler.rules.stage.slots import Larger, Shortage
-from scheduler.rules.standings import NOWHERE, Standing, standing_of, standings
+from scheduler.rules.state.preconditions import TARGETS
+from scheduler.rules.view.standings import (
+    NOWHERE,
+    Standing,
+    standing_of,
+    standings,
+)
 
 if TYPE_CHECKING:
-    from scheduler.rules.entities import Allocation, App
-    from scheduler.rules.state import ClusterState
+    from scheduler.rules.entities.apps import App
+    from scheduler.rules.entities.grants import Allocation
+    from scheduler.rules.state.cluster import ClusterState
 
 _NAMED = 5
 """The largest number of names in a sentence."""

@@ -25,9 +25,9 @@ from scheduler.model.events import (
     RevocationWithdrawn,
 )
 from scheduler.model.sender import NOBODY
-from scheduler.rules.entities import App
-from scheduler.rules.state import ClusterState
-from scheduler.rules.views import exclusions, spent
+from scheduler.rules.entities.apps import App
+from scheduler.rules.state.cluster import ClusterState
+from scheduler.rules.view.views import exclusions, spent
 from scheduler.store.codec import Fact
 from witness.decision_reasons import Batch, why_admitted, why_driver, why_executors
 from witness.entitled_reasons import stands, targets_of

@@ -25,8 +25,8 @@ from typing import Any, Literal, NamedTuple
 from scheduler.model.events import Event
 from scheduler.model.quota import Quota
 from scheduler.model.resources import NOTHING, Resources, amounts_of
-from scheduler.rules.standings import granted_live
-from scheduler.rules.state import ClusterState
+from scheduler.rules.state.cluster import ClusterState
+from scheduler.rules.view.standings import granted_live
 from witness.entitlement import Amount, among_equals, entitlements, jain
 from witness.usage import AppUsage, UsageMeter
 

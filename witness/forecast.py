@@ -19,17 +19,18 @@ from scheduler.model.commands import EndApp, EndedDriver, EndedExecutor, Started
 from scheduler.model.errors import CommandRejected
 from scheduler.model.events import DriverAllocated, ExecutorAllocated
 from scheduler.model.sender import ASSUMED
-from scheduler.rules.closings import grace_of
-from scheduler.rules.preconditions import EDITIONS
+from scheduler.rules.index.closings import grace_of
 from scheduler.rules.simulate import NEVER
-from scheduler.rules.snapshot_records import lines, restored
-from scheduler.rules.turn import Turn
+from scheduler.rules.stage.turn import Turn
+from scheduler.rules.state.preconditions import EDITIONS
+from scheduler.rules.state.records import lines, restored
 from witness.pending_reasons import waits_for
 
 if TYPE_CHECKING:
     from scheduler.model.commands import Command
-    from scheduler.rules.entities import Allocation, App
-    from scheduler.rules.state import ClusterState
+    from scheduler.rules.entities.apps import App
+    from scheduler.rules.entities.grants import Allocation
+    from scheduler.rules.state.cluster import ClusterState
 
 MOST_TURNS = 1_000
 """The most turns of a course."""

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 from scheduler.model.answers import AppInDetail, AppListed
 from scheduler.model.commands import Private
 from scheduler.model.events import Computed
-from scheduler.rules.entities import App
-from scheduler.rules.state import ClusterState
-from scheduler.rules.views import named, summary_fields
+from scheduler.rules.entities.apps import App
+from scheduler.rules.state.cluster import ClusterState
+from scheduler.rules.view.views import named, summary_fields
 from witness.pending_reasons import waits_for
 
 

@@ -18,17 +18,23 @@ from scheduler.model.text import few
 from scheduler.rules.admission.app import APP_POLICIES
 from scheduler.rules.admission.limits import Broken, holder_text, over_app_cores
 from scheduler.rules.admission.queue import CompanyQueue, UserQueue
-from scheduler.rules.backfill import longest_s
-from scheduler.rules.entities import App, Window, Worker
-from scheduler.rules.failures import closed_to, gang_rooms, kept_from
-from scheduler.rules.failures import left_out as left_out_of
-from scheduler.rules.labels import excluded_by, met_by, sought
-from scheduler.rules.placement.drivers import within_max_drivers
+from scheduler.rules.command.failures import closed_to, gang_rooms, kept_from
+from scheduler.rules.command.failures import left_out as left_out_of
+from scheduler.rules.command.submission import nearest
+from scheduler.rules.command.windows import (
+    barred,
+    barring,
+    barring_names,
+    sought_by,
+)
+from scheduler.rules.entities.apps import App
+from scheduler.rules.entities.labels import excluded_by, met_by, sought
+from scheduler.rules.entities.workers import Window, Worker
 from scheduler.rules.placement.sizing import executor_memory_mb, for_tasks, smallest_cores
-from scheduler.rules.state import ClusterState
-from scheduler.rules.submission import nearest
-from scheduler.rules.views import exclusions, suspicion
-from scheduler.rules.windows import barred, barring, barring_names, sought_by
+from scheduler.rules.stage.drivers import within_max_drivers
+from scheduler.rules.state.backfill import longest_s
+from scheduler.rules.state.cluster import ClusterState
+from scheduler.rules.view.views import exclusions, suspicion
 from witness.entitled_reasons import in_need, left_out
 from witness.failing import exclusion_in_words, suspicion_in_words
 

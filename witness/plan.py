@@ -7,10 +7,10 @@ from typing import Any
 from scheduler.model.commands import SubmitApp
 from scheduler.model.events import DriverAllocated, ExecutorAllocated
 from scheduler.model.sender import By
-from scheduler.rules.readiness import with_namesakes
-from scheduler.rules.request import as_asked
-from scheduler.rules.state import ClusterState
-from scheduler.rules.turn import Turn
+from scheduler.rules.command.readiness import with_namesakes
+from scheduler.rules.command.request import as_asked
+from scheduler.rules.stage.turn import Turn
+from scheduler.rules.state.cluster import ClusterState
 from witness.forecast import Estimate, forecast
 from witness.pending_reasons import place_in_queue, waits_for
 

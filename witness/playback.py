@@ -12,9 +12,9 @@ from recovery.replay.bounds import OPEN, Bound, up_to
 from recovery.replay.rebuild import fold
 from scheduler.model import events
 from scheduler.model.errors import InvalidCommand
-from scheduler.rules.state import ClusterState
-from scheduler.rules.turn import decision_of
-from scheduler.rules.views import shares, workers
+from scheduler.rules.stage.turn import decision_of
+from scheduler.rules.state.cluster import ClusterState
+from scheduler.rules.view.views import shares, workers
 from scheduler.store.codec import Fact
 
 

@@ -17,9 +17,9 @@ from recovery.replay.bounds import Bound
 from recovery.replay.window import Span, measure
 from scheduler.model.errors import InvalidCommand, UnknownCompany
 from scheduler.model.resources import NOTHING
-from scheduler.rules.departments import unknown_department
-from scheduler.rules.entities import NO_SPENT, Spent
-from scheduler.rules.views import spent
+from scheduler.rules.entities.apps import NO_SPENT, Spent
+from scheduler.rules.state.departments import unknown_department
+from scheduler.rules.view.views import spent
 from scheduler.store.codec import Fact
 from witness.audit.audit import Audited
 from witness.hours import AMOUNTS, hours

@@ -25,9 +25,9 @@ from scheduler.model.commands import (
     SubmitApp,
 )
 from scheduler.model.errors import InvalidCommand
+from scheduler.rules.checks.validate import NEW_SETTINGS
 from scheduler.rules.placement.sizing import MEMORY_STEP_MB
-from scheduler.rules.preconditions import EDITIONS
-from scheduler.rules.validate import NEW_SETTINGS
+from scheduler.rules.state.preconditions import EDITIONS
 from witness.whatif import AppWork, Input, LoggedTurn
 
 COLUMNS = 18

@@ -9,12 +9,12 @@ from recovery.replay.rebuild import fold
 from scheduler.model import events
 from scheduler.model.errors import UnknownApp
 from scheduler.model.sender import NOBODY
-from scheduler.rules.state import ClusterState
+from scheduler.rules.state.cluster import ClusterState
 from witness.pending_reasons import waits_for
 from witness.playback import told
 
 if TYPE_CHECKING:
-    from scheduler.rules.entities import App
+    from scheduler.rules.entities.apps import App
     from scheduler.store.codec import Fact
 
 MOST = 400

@@ -22,8 +22,8 @@ from scheduler.model.events import (
     RevocationWithdrawn,
 )
 from scheduler.model.resources import NOTHING, Resources
-from scheduler.rules.entities import NO_SPENT, App, Spent
-from scheduler.rules.state import ClusterState
+from scheduler.rules.entities.apps import NO_SPENT, App, Spent
+from scheduler.rules.state.cluster import ClusterState
 
 FAR_MS = 1 << 62
 """Later than any time."""

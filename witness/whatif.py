@@ -36,14 +36,15 @@ from scheduler.model.events import (
 from scheduler.model.ids import app_of
 from scheduler.model.resources import Resources
 from scheduler.model.sender import ASSUMED
-from scheduler.rules.decide import check_edition
-from scheduler.rules.entities import Allocation, App
-from scheduler.rules.preconditions import EDITION_2
+from scheduler.rules.checks.validate import changed_settings, in_force, of_now
+from scheduler.rules.command.decide import check_edition
+from scheduler.rules.entities.apps import App
+from scheduler.rules.entities.grants import Allocation
 from scheduler.rules.simulate import NEVER
-from scheduler.rules.standings import standings
-from scheduler.rules.state import ClusterState
-from scheduler.rules.turn import Turn, decision_of
-from scheduler.rules.validate import changed_settings, in_force, of_now
+from scheduler.rules.stage.turn import Turn, decision_of
+from scheduler.rules.state.cluster import ClusterState
+from scheduler.rules.state.preconditions import EDITION_2
+from scheduler.rules.view.standings import standings
 from scheduler.store.codec import Fact
 from witness.fairness import Fairness
 

@@ -12,7 +12,7 @@ from workers.operator_command import OperatorCommand
 _KEPT = 4096
 """How many bytes of the end of its output are looked at."""
 _LONGEST = 128
-"""The most characters of a reason (`scheduler.rules.validate.check_name`)."""
+"""The most characters of a reason (`scheduler.rules.checks.validate.check_name`)."""
 
 
 class Check(NamedTuple):

@@ -23,7 +23,7 @@ from scheduler.model.events import WorkerRemoved
 from scheduler.model.grants import Grant
 from scheduler.model.ids import app_of, is_driver, number_of
 from scheduler.model.sender import By, worker_sender
-from scheduler.rules.validate import MAX_MEMORY_MB, MAX_MOMENT
+from scheduler.rules.checks.validate import MAX_MEMORY_MB, MAX_MOMENT
 from scheduler.service.client import CommandClient
 from scheduler.service.grant_tokens import GrantClaims, claims_of
 from scheduler.service.heartbeats import BEAT_LUA

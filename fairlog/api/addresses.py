@@ -24,4 +24,4 @@ VIEWS = {
     "estimates": "/v1/estimates",
     "demand": "/v1/demand",
 }
-"""View (`scheduler.rules.views`) -> the path at which it is asked for."""
+"""View (`scheduler.rules.view.views`) -> the path at which it is asked for."""

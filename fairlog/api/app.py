@@ -59,7 +59,7 @@ from fairlog.page.cookies import check_origin, cookie_names, set_cookie
 from fairlog.page.sessions import LINK_MS, SESSION_MS, Sessions
 from scheduler.model.errors import FairlogError, InvalidCommand, NotAllowed, NotAuthenticated
 from scheduler.model.versions import HEADER, check_messages
-from scheduler.rules.permission import Subject, may_read
+from scheduler.rules.command.permission import Subject, may_read
 from scheduler.service.grant_tokens import PASS as WORKER_PASS
 from scheduler.service.receipts import Receipt
 from scheduler.store.ended_sessions import EndedSessions
@@ -79,7 +79,7 @@ if TYPE_CHECKING:
     from fairlog.page.sessions import PageVisit
     from scheduler.model.commands import Command
     from scheduler.model.sender import By
-    from scheduler.rules.state import ClusterState
+    from scheduler.rules.state.cluster import ClusterState
     from scheduler.store.codec import Record
 
 MAX_BODY = 256 * 1024

@@ -14,7 +14,7 @@ from fairlog.api.sight import Sight, machine_ms, read_subject
 from fairlog.visiting import check_may_visit, place_of
 from scheduler.model.errors import AppEnded
 from scheduler.model.sender import By
-from scheduler.rules.state import ClusterState
+from scheduler.rules.state.cluster import ClusterState
 from scheduler.service.owners import beat
 from scheduler.store.mailbox import Mailboxes
 from scheduler.store.task_queue import Worklist
@@ -23,7 +23,7 @@ from scheduler.store.visits import Visits
 if TYPE_CHECKING:
     from redis import Redis
 
-    from scheduler.rules.entities import Allocation
+    from scheduler.rules.entities.grants import Allocation
     from scheduler.store.keys import Keys
     from scheduler.store.tails import Stream, Tail
     from scheduler.store.visits import Call, VisitCommand

@@ -92,7 +92,7 @@ class AsyncApiClient(Base):
         return await self._do(self._talk.send_many(commands))
 
     async def view(self, name: str, *, at: int | None = None, **arguments: Any) -> Any:  # noqa: ANN401 (JSON)
-        """A view (`scheduler.rules.views`) of the state with all that was acknowledged, or of that at position `at`."""
+        """A view (`scheduler.rules.view.views`) of the state with all that was acknowledged, or at position `at`."""
         return await self._do(self._talk.view(name, arguments, at))
 
     async def read(self, path: str, **query: str) -> Any:  # noqa: ANN401 (JSON)

@@ -35,8 +35,13 @@ from scheduler.model.causes import CAUSES
 from scheduler.model.commands import ConfigureCluster
 from scheduler.model.errors import InvalidCommand, UnknownApp
 from scheduler.model.sender import NOBODY, By
-from scheduler.rules.permission import MATRIX, WITH_REASON, Subject, may_read
-from scheduler.rules.views import past_runs
+from scheduler.rules.command.permission import (
+    MATRIX,
+    WITH_REASON,
+    Subject,
+    may_read,
+)
+from scheduler.rules.view.views import past_runs
 from scheduler.store.codec import lines_of, told
 from witness import board
 from witness.decision_reasons import why_admitted, why_driver, why_executors
@@ -45,7 +50,7 @@ from witness.playback import told as words
 if TYPE_CHECKING:
     from fairlog.api.handlers import Handlers
     from scheduler.model.answers import PastRuns
-    from scheduler.rules.state import ClusterState
+    from scheduler.rules.state.cluster import ClusterState
     from scheduler.store.codec import Fact, Record
 
 FRESH_S = 0.5

@@ -301,7 +301,7 @@ class ApiClient(Base):
         self._do(self._talk.heard())
 
     def view(self, name: str, *, at: int | None = None, **arguments: Any) -> Any:  # noqa: ANN401 (JSON)
-        """A view (`scheduler.rules.views`) of the state with all that was acknowledged, or of that at position `at`."""
+        """A view (`scheduler.rules.view.views`) of the state with all that was acknowledged, or at position `at`."""
         return self._do(self._talk.view(name, arguments, at))
 
     def parts(self, name: str, *, at: int | None = None, **arguments: Any) -> Iterator[list[Any]]:  # noqa: ANN401 (likewise)

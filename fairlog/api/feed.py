@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from anyio import CapacityLimiter
 
     from fairlog.api.replica import Replica
-    from scheduler.rules.state import ClusterState
+    from scheduler.rules.state.cluster import ClusterState
     from scheduler.store.codec import EventLine, Record
 
 KEPT_TURNS = 2_000

@@ -19,8 +19,8 @@ from fairlog.api.sight import Sight, can_read, company_of, encode_line, read_sub
 from scheduler.model.commands import SubmitApp
 from scheduler.model.events import AppRegistered
 from scheduler.model.sender import By
-from scheduler.rules.permission import Subject
-from scheduler.rules.state import ClusterState
+from scheduler.rules.command.permission import Subject
+from scheduler.rules.state.cluster import ClusterState
 from scheduler.store.codec import lines_of
 from witness.forecast import waiting
 from witness.listing import Among

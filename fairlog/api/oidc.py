@@ -25,7 +25,7 @@ from msgspec import Struct
 
 from fairlog.api.questions import SignIn
 from scheduler.model.errors import FairlogError, NotAuthenticated
-from scheduler.rules.accounts import RESERVED
+from scheduler.rules.entities.accounts import RESERVED
 from scheduler.service.private import NotPrivate, read_private
 
 ALGORITHMS = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "Ed25519"]

@@ -24,7 +24,7 @@ from scheduler.store.framing import framed
 
 if TYPE_CHECKING:
     from scheduler.model.commands import Command
-    from scheduler.rules.state import ClusterState
+    from scheduler.rules.state.cluster import ClusterState
     from scheduler.service.keyring import Keyring
 
 PREFIX = "fp_"

@@ -12,8 +12,8 @@ from typing import NamedTuple, TypeVar
 from recovery.replay.rebuild import fold, unhindered
 from recovery.replay.snapshot import latest, positions
 from scheduler.model.errors import FairlogError
-from scheduler.rules.snapshot_records import lines, restored
-from scheduler.rules.state import ClusterState
+from scheduler.rules.state.cluster import ClusterState
+from scheduler.rules.state.records import lines, restored
 from scheduler.store.codec import told
 from scheduler.store.eventlog import GENESIS, EventLog, Position
 

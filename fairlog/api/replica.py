@@ -13,7 +13,7 @@ from fairlog.api.past import NotReady, Past
 from fairlog.watch.tally import Tally
 from recovery.failover.follower import Follower
 from scheduler.model.errors import FairlogError, InvariantViolated, OtherVersion, UnreadableRecord
-from scheduler.rules.state import ClusterState
+from scheduler.rules.state.cluster import ClusterState
 from scheduler.service.known import Known, ShorterLog
 from scheduler.service.outage import Outage
 from scheduler.service.program_log import program_log

@@ -12,8 +12,8 @@ from fairlog.api.questions import MANY, PAGE, MailboxText, OfDriver, OtherRules,
 from scheduler.model import answers, commands, events
 from scheduler.model.causes import CAUSES
 from scheduler.model.commands import Command
-from scheduler.rules.permission import Verb
-from scheduler.rules.validate import in_force
+from scheduler.rules.checks.validate import in_force
+from scheduler.rules.command.permission import Verb
 from scheduler.store.tails import STREAMS
 from scheduler.store.visits import Call, VisitCommand
 from witness.board import SORTS, STATES

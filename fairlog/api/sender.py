@@ -28,9 +28,9 @@ from scheduler.model.commands import (
 )
 from scheduler.model.errors import CommandRejected, InvalidCommand, NotAllowed
 from scheduler.model.sender import By
-from scheduler.rules.permission import permit
-from scheduler.rules.state import ClusterState
-from scheduler.rules.views import may_be_number, named
+from scheduler.rules.command.permission import permit
+from scheduler.rules.state.cluster import ClusterState
+from scheduler.rules.view.views import may_be_number, named
 from scheduler.service.client import CommandClient
 from scheduler.service.receipts import Receipt
 from scheduler.store.keys import Keys
@@ -155,7 +155,7 @@ class CommandSender:
             self.replica.peek(refuse)
 
     def app_named(self, text: str) -> str:
-        """The id of the app that a text from outside is: its id or its number (`scheduler.rules.views.named`).
+        """The id of the app that a text from outside is: its id or its number (`scheduler.rules.view.views.named`).
 
         A number that this server has not folded yet is waited for.
         """

@@ -16,13 +16,18 @@ from scheduler.model.commands import WITHHELD
 from scheduler.model.errors import NotAllowed, UnknownApp
 from scheduler.model.events import CommandRefused
 from scheduler.model.sender import By
-from scheduler.rules.accounts import RESERVED
-from scheduler.rules.permission import Subject, Verb, may_read, of_account
-from scheduler.rules.state import ClusterState
-from scheduler.rules.views import without_private
+from scheduler.rules.command.permission import (
+    Subject,
+    Verb,
+    may_read,
+    of_account,
+)
+from scheduler.rules.entities.accounts import RESERVED
+from scheduler.rules.state.cluster import ClusterState
+from scheduler.rules.view.views import without_private
 
 if TYPE_CHECKING:
-    from scheduler.rules.entities import App
+    from scheduler.rules.entities.apps import App
     from scheduler.store.codec import EventLine
 
 

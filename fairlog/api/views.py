@@ -16,10 +16,10 @@ from fairlog.api.questions import MANY, PAGE
 from fairlog.api.replica import Replica
 from fairlog.api.sight import Sight, company_of, machine_ms
 from scheduler.model.sender import By
-from scheduler.rules.accounts import Account, Token
-from scheduler.rules.permission import Subject, may_read
-from scheduler.rules.state import ClusterState
-from scheduler.rules.views import look, page_of_apps
+from scheduler.rules.command.permission import Subject, may_read
+from scheduler.rules.entities.accounts import Account, Token
+from scheduler.rules.state.cluster import ClusterState
+from scheduler.rules.view.views import look, page_of_apps
 from scheduler.store.task_queue import Worklist
 from witness.listing import Among, detailed, listed
 

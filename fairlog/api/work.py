@@ -25,8 +25,8 @@ from scheduler.model.errors import NotAllowed, NotAuthenticated
 from scheduler.model.grants import Grant
 from scheduler.model.sender import By, worker_sender
 from scheduler.model.text import in_bytes
-from scheduler.rules.decide import decide
-from scheduler.rules.permission import Subject, may_read, permit
+from scheduler.rules.command.decide import decide
+from scheduler.rules.command.permission import Subject, may_read, permit
 from scheduler.service.grant_tokens import PASS, PREFIX, GrantClaims, GrantTokens, claims_of, grant_token
 from scheduler.service.heartbeats import beat_after_ms
 from scheduler.store.codec import told
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from redis import Redis
 
     from fairlog.api.replica import Replica
-    from scheduler.rules.state import ClusterState
+    from scheduler.rules.state.cluster import ClusterState
     from scheduler.service.keyring import Keyring
     from scheduler.store.codec import Record
 

@@ -191,7 +191,7 @@ def _tell_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     from importlib.metadata import version  # noqa: PLC0415 (slow to import)
     from importlib.util import find_spec  # noqa: PLC0415 (likewise)
 
-    rules = find_spec("scheduler.rules.state")
+    rules = find_spec("scheduler.rules.state.cluster")
     compiled = rules is not None and not str(rules.origin).endswith(".py")
     click.echo(f"fairlog {version('fairlog')}{' (compiled)' if compiled else ''}")
     ctx.exit()

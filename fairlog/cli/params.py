@@ -134,7 +134,7 @@ def _read_number(text: str, otherwise: str) -> int:
 
 def read_edition(text: str) -> int:
     """An edition of the rules of sharing. Raises: click.BadParameter."""
-    from scheduler.rules.preconditions import EDITIONS  # noqa: PLC0415 (few verbs need the rules)
+    from scheduler.rules.state.preconditions import EDITIONS  # noqa: PLC0415 (few verbs need the rules)
 
     if text not in map(str, EDITIONS):
         raise click.BadParameter(
@@ -156,7 +156,7 @@ def read_label(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals:
         raise click.BadParameter(f"{_short(text)} is not of the form KEY=VALUE")
-    from scheduler.rules.validate import check_labels  # noqa: PLC0415 (few verbs need the rules)
+    from scheduler.rules.checks.validate import check_labels  # noqa: PLC0415 (few verbs need the rules)
 
     try:
         check_labels({key: value})
@@ -169,7 +169,7 @@ def read_terms(option: str) -> Callable[[str], tuple[str, ...]]:
     """What reads labels as `KEY` or `KEY=VALUE`, separated by commas; a comma of a value stands behind a backslash."""
 
     def read(text: str) -> tuple[str, ...]:
-        from scheduler.rules.validate import check_label_terms  # noqa: PLC0415 (few verbs need the rules)
+        from scheduler.rules.checks.validate import check_label_terms  # noqa: PLC0415 (few verbs need the rules)
 
         terms = [term.replace("\\,", ",") for term in re.split(r"(?<!\\),", text)]
         try:
@@ -182,7 +182,7 @@ def read_terms(option: str) -> Callable[[str], tuple[str, ...]]:
 
 def read_taint(text: str) -> str:
     """The name of a taint. Raises: click.BadParameter."""
-    from scheduler.rules.validate import check_taints  # noqa: PLC0415 (few verbs need the rules)
+    from scheduler.rules.checks.validate import check_taints  # noqa: PLC0415 (few verbs need the rules)
 
     try:
         return check_taints("an option", (text,))[0]

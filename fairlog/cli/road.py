@@ -21,8 +21,8 @@ from recovery.failover.follower import Reader
 from recovery.failover.lease import Member, members
 from recovery.replay.rebuild import rebuild
 from scheduler.model.errors import NoMaster, UnsuitableStore
-from scheduler.rules.permission import Subject, may_read
-from scheduler.rules.views import look
+from scheduler.rules.command.permission import Subject, may_read
+from scheduler.rules.view.views import look
 from scheduler.service.client import CommandClient
 from scheduler.service.program_log import masked
 from scheduler.store.codec import lines_of
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from redis import Redis
 
     from scheduler.model.commands import SubmitApp
-    from scheduler.rules.state import ClusterState
+    from scheduler.rules.state.cluster import ClusterState
     from scheduler.service.keyring import Keyring
     from scheduler.store.eventlog import EventLog
     from scheduler.store.visits import Call, Reply, VisitCommand

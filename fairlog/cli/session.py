@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from recovery.failover.lease import Member
     from scheduler.model.commands import Command, SubmitApp
     from scheduler.model.errors import CommandRejected
-    from scheduler.rules.state import ClusterState
+    from scheduler.rules.state.cluster import ClusterState
     from scheduler.service.client import CommandClient
     from scheduler.service.keyring import Keyring
     from scheduler.service.receipts import Receipt
@@ -242,7 +242,7 @@ class Session:
             raise
 
     def ask(self, view: str, **arguments: object) -> Any:  # noqa: ANN401 (JSON)
-        """A view (`scheduler.rules.views`) of the state asked for, from the API or the log.
+        """A view (`scheduler.rules.view.views`) of the state asked for, from the API or the log.
 
         Raises: CommandRejected if the thing asked for is unknown, UnreadableRecord if the log cannot be read.
         """
@@ -307,7 +307,7 @@ class Session:
     def record_output(self, app: str, company: str, user: str, reason: str) -> None:
         """As `Road.record_output` for an app of that user; API servers record what they show themselves."""
         if self.api is None and (self._near is None or self._has_accounts):
-            from scheduler.rules.permission import Subject  # noqa: PLC0415 (as in `road`)
+            from scheduler.rules.command.permission import Subject  # noqa: PLC0415 (as in `road`)
 
             self.road.record_output(self.folded(), app, Subject(company, user), reason)
 
@@ -363,7 +363,7 @@ class Session:
         Raises: UnsuitableStore if no master would accept the store, UnreadableRecord if the log cannot be read.
         """
         from recovery.replay.rebuild import fold  # noqa: PLC0415 (as in `road`)
-        from scheduler.rules.state import ClusterState  # noqa: PLC0415 (likewise)
+        from scheduler.rules.state.cluster import ClusterState  # noqa: PLC0415 (likewise)
 
         if self.api is None:
             self.check()

@@ -16,7 +16,7 @@ from scheduler.model.errors import InvalidCommand
 if TYPE_CHECKING:
     import click
 
-    from scheduler.rules.state import ClusterState
+    from scheduler.rules.state.cluster import ClusterState
     from scheduler.store.codec import Fact, Record
 
 
@@ -49,7 +49,7 @@ class Source:
         return self.until(facts_of(self._file))
 
     def ask(self, view: str, **arguments: object) -> Any:  # noqa: ANN401 (JSON)
-        """A view (`scheduler.rules.views`) of the state asked for.
+        """A view (`scheduler.rules.view.views`) of the state asked for.
 
         Raises: CommandRejected if the thing asked for is unknown, InvariantViolated if entries contradict each other.
         """
@@ -70,7 +70,7 @@ class Source:
     def _state(self) -> ClusterState:
         """The state of the file, which can be read once."""
         from recovery.replay.rebuild import fold  # noqa: PLC0415 (likewise)
-        from scheduler.rules.state import ClusterState  # noqa: PLC0415 (likewise)
+        from scheduler.rules.state.cluster import ClusterState  # noqa: PLC0415 (likewise)
 
         state = ClusterState()
         for fact in self:

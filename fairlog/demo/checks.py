@@ -16,8 +16,8 @@ from scheduler.model.events import AppAdmitted, ExecutorAllocated, ExecutorRemov
 from scheduler.model.resources import NOTHING
 from scheduler.rules.invariants import check
 from scheduler.rules.share.entitlement import Entitlement, entitlement
-from scheduler.rules.state import ClusterState
-from scheduler.rules.views import look
+from scheduler.rules.state.cluster import ClusterState
+from scheduler.rules.view.views import look
 from scheduler.service.receipts import Receipt
 from scheduler.store.codec import Fact
 

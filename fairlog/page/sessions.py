@@ -23,7 +23,7 @@ from scheduler.store.framing import framed
 if TYPE_CHECKING:
     from collections.abc import Container
 
-    from scheduler.rules.state import ClusterState
+    from scheduler.rules.state.cluster import ClusterState
     from scheduler.service.keyring import Keyring
 
 SESSION_MS = 3_600_000

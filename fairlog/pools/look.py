@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from scheduler.model.resources import NOTHING, Resources, amounts_of
-from scheduler.rules.labels import demand_of, met_by
+from scheduler.rules.entities.labels import demand_of, met_by
 
 if TYPE_CHECKING:
     from fairlog.pools.providers import Instance

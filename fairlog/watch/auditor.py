@@ -32,8 +32,8 @@ from recovery.archive.archive import archived_to, open_log
 from recovery.archive.files import PlaceUnreachable
 from scheduler.model.errors import FairlogError, UnreadableRecord
 from scheduler.model.text import few
-from scheduler.rules.preconditions import EDITION_2
-from scheduler.rules.snapshot_records import lines, restored
+from scheduler.rules.state.preconditions import EDITION_2
+from scheduler.rules.state.records import lines, restored
 from scheduler.service.notify import ALIVE, READY, STOPPING, notify
 from scheduler.service.outage import Outage
 from scheduler.service.private import drafted, private_folder

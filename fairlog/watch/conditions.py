@@ -14,16 +14,17 @@ from recovery.archive.editions import UPGRADE, is_earlier
 from recovery.replay.bounds import moment
 from scheduler.model.resources import size_text
 from scheduler.model.text import few
-from scheduler.rules.closings import ends_within
-from scheduler.rules.windows import in_the_way
+from scheduler.rules.command.windows import in_the_way
+from scheduler.rules.index.closings import ends_within
 from scheduler.service.known import WAYS, missed
 from scheduler.store.connection import NO_MAJORITY
 from scheduler.store.full_disks import KEPT_MS
 
 if TYPE_CHECKING:
     from recovery.failover.lease import Member
-    from scheduler.rules.entities import Allocation, LostWorker
-    from scheduler.rules.state import ClusterState
+    from scheduler.rules.entities.grants import Allocation
+    from scheduler.rules.entities.workers import LostWorker
+    from scheduler.rules.state.cluster import ClusterState
     from scheduler.service.known import End
     from scheduler.store.full_disks import Cut
     from scheduler.store.unused import Idle

@@ -21,14 +21,14 @@ from scheduler.model.commands import Private
 from scheduler.model.events import AppRemoved, DriverRemoved, ExecutorRemoved
 from scheduler.model.targets import is_mail, place_of, places_of, url_at
 from scheduler.model.text import one_line
-from scheduler.rules.views import spent
+from scheduler.rules.view.views import spent
 from scheduler.store.codec import told
 from scheduler.store.eventlog import GENESIS, Position
 
 if TYPE_CHECKING:
     from fairlog.watch.mail import MailServer
-    from scheduler.rules.entities import App
-    from scheduler.rules.state import ClusterState
+    from scheduler.rules.entities.apps import App
+    from scheduler.rules.state.cluster import ClusterState
     from scheduler.store.codec import Record
     from scheduler.store.eventlog import EventLog
 

@@ -21,7 +21,7 @@ from recovery.failover.exporter import histogram
 from scheduler.model.quota import Quota
 from scheduler.model.resources import Resources
 from scheduler.model.states import AppState, WorkerStatus
-from scheduler.rules.standings import NOWHERE, granted_live, standings
+from scheduler.rules.view.standings import NOWHERE, granted_live, standings
 from scheduler.store.estimates import ErrorsOfEstimates, errors
 from witness.fairness import Fairness, shortfall
 from witness.pending_reasons import waits_for
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from fairlog.watch.conditions import Around
     from fairlog.watch.surroundings import BackedUp
     from fairlog.watch.tally import Tally
-    from scheduler.rules.entities import App
-    from scheduler.rules.state import ClusterState
+    from scheduler.rules.entities.apps import App
+    from scheduler.rules.state.cluster import ClusterState
     from scheduler.store.keys import Keys
 
 FRESH_S = 1.0

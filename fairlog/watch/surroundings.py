@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from redis import Redis
 
     from recovery.failover.lease import Member
-    from scheduler.rules.state import ClusterState
+    from scheduler.rules.state.cluster import ClusterState
     from scheduler.store.keys import Keys
 
 STANDBYS_VARIABLE = "FAIRLOG_STANDBYS"

@@ -11,7 +11,7 @@ from scheduler.model.events import AppRemoved, DriverAllocated, ExecutorAllocate
 from scheduler.service.measures import TURN_EVENTS, Histogram
 
 if TYPE_CHECKING:
-    from scheduler.rules.state import ClusterState
+    from scheduler.rules.state.cluster import ClusterState
     from scheduler.store.codec import Fact
 
 MOST_OVER = 100_000

@@ -9,7 +9,7 @@ from recovery.replay.rebuild import rebuild
 from scheduler.model.commands import AcceptLog
 from scheduler.model.errors import FairlogError
 from scheduler.model.sender import By
-from scheduler.rules.turn import Turn
+from scheduler.rules.stage.turn import Turn
 from scheduler.service.known import End, ShorterLog, noted
 from scheduler.store.codec import encode_turn
 from scheduler.store.connection import clock_ms

@@ -18,7 +18,7 @@ from recovery.archive.segment import SUFFIX, Segment, check, entries, get, put, 
 from recovery.replay import snapshot
 from recovery.replay.rebuild import rebuild
 from scheduler.model.errors import FairlogError, InvalidSetting, UnreadableRecord
-from scheduler.rules.validate import check_archive_url
+from scheduler.rules.checks.validate import check_archive_url
 from scheduler.store.eventlog import GENESIS, PAGE, EventLog, Position
 
 if TYPE_CHECKING:

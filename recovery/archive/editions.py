@@ -8,14 +8,14 @@ from uuid import uuid4
 from recovery.replay.rebuild import rebuild
 from scheduler.model.commands import ChangeEdition
 from scheduler.model.errors import FairlogError
-from scheduler.rules.preconditions import EDITIONS
-from scheduler.rules.turn import Turn
+from scheduler.rules.stage.turn import Turn
+from scheduler.rules.state.preconditions import EDITIONS
 from scheduler.store.codec import encode_turn
 from scheduler.store.connection import clock_ms
 
 if TYPE_CHECKING:
     from scheduler.model.sender import By
-    from scheduler.rules.state import ClusterState
+    from scheduler.rules.state.cluster import ClusterState
     from scheduler.store.eventlog import EventLog
 
 UPGRADE = (

@@ -22,8 +22,8 @@ from scheduler.model.commands import RestoreLog
 from scheduler.model.errors import FairlogError
 from scheduler.model.sender import By
 from scheduler.rules.invariants import check
-from scheduler.rules.state import ClusterState
-from scheduler.rules.turn import Turn
+from scheduler.rules.stage.turn import Turn
+from scheduler.rules.state.cluster import ClusterState
 from scheduler.service import seals
 from scheduler.service.keyring import Keyring
 from scheduler.service.known import End, noted

@@ -9,8 +9,8 @@ from typing import Any
 from recovery.replay.rebuild import PROGRESS_EVERY, fold, rebuild, unhindered
 from recovery.replay.snapshot import latest
 from scheduler.model.errors import UnreadableRecord
-from scheduler.rules.state import ClusterState
-from scheduler.rules.views import look
+from scheduler.rules.state.cluster import ClusterState
+from scheduler.rules.view.views import look
 from scheduler.service.program_log import program_log
 from scheduler.store.codec import Fact, Record, told
 from scheduler.store.eventlog import GENESIS, EventLog, LogBell, Position
@@ -135,5 +135,5 @@ class Reader:
         return self._follower.state
 
     def view(self, name: str, **arguments: Any) -> Any:  # noqa: ANN401 - JSON values
-        """The view `name` of `scheduler.rules.views`. Raises: CommandRejected if it or its subject is unknown."""
+        """The view `name` of `scheduler.rules.view.views`. Raises: CommandRejected if it or its subject is unknown."""
         return look(self.state(), name, arguments)

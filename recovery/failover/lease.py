@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from scheduler.rules.validate import MAX_LEASE_S
+from scheduler.rules.checks.validate import MAX_LEASE_S
 from scheduler.store.connection import clock_ms
 from scheduler.store.eventlog import LogBell
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from scheduler.model.commands import Command
-    from scheduler.rules.state import ClusterState
+    from scheduler.rules.state.cluster import ClusterState
     from scheduler.store.eventlog import Position
 
 REFUSING = "refusing to serve"

@@ -17,7 +17,7 @@ import structlog
 from redis.exceptions import RedisError
 
 from recovery.replay.snapshot import CLAIMED_S, BadSnapshot, claim, positions, write
-from scheduler.rules.state import ClusterState
+from scheduler.rules.state.cluster import ClusterState
 from scheduler.store.eventlog import EventLog, Position
 
 NICENESS = 10

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from recovery.replay.snapshot import latest
 from scheduler.model.events import Event
 from scheduler.rules.invariants import check
-from scheduler.rules.state import ClusterState
+from scheduler.rules.state.cluster import ClusterState
 from scheduler.store.codec import Fact, tell, told
 from scheduler.store.eventlog import GENESIS, EventLog, Position
 

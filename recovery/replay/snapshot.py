@@ -18,8 +18,8 @@ from typing import Any, NamedTuple, cast
 from uuid import uuid4
 
 from scheduler.model.errors import FairlogError, UnreadableRecord
-from scheduler.rules.snapshot_records import lines, restored
-from scheduler.rules.state import ClusterState
+from scheduler.rules.state.cluster import ClusterState
+from scheduler.rules.state.records import lines, restored
 from scheduler.service.program_log import program_log
 from scheduler.store.eventlog import EventLog, Position
 

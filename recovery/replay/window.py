@@ -9,7 +9,7 @@ from recovery.replay.bounds import OPEN, Bound
 from recovery.replay.rebuild import fold, unhindered
 from scheduler.model.errors import InvalidCommand
 from scheduler.model.events import Event
-from scheduler.rules.state import ClusterState
+from scheduler.rules.state.cluster import ClusterState
 from scheduler.store.codec import Fact
 
 

@@ -145,7 +145,7 @@ class MasterElected(_EventFields, frozen=True):
 class ClusterConfigured(_EventFields, frozen=True):
     """All settings from here on (semantics, Settings). Memory in MiB, times in the unit of the name.
 
-    Nobody reads those that `scheduler.rules.validate.RETIRED` names; logs state them.
+    Nobody reads those that `scheduler.rules.checks.validate.RETIRED` names; logs state them.
     """
 
     min_executor_cores: int = 4

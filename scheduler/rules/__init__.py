@@ -1,4 +1,6 @@
 """Decides what happens and folds what happened: pure functions of a state, its inputs and their time.
 
-It imports `model` alone: no clock, no randomness, no store. What reads or writes Redis does not belong here.
+Its rooms, each of which may import from those before it: `entities`, `placement`, `admission`, `index`, `checks`,
+`state`, `command`, `share`, `stage`, `view`. No clock, no randomness, no store: what reads or writes Redis does not
+belong here.
 """

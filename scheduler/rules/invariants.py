@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING
 from scheduler.model.errors import InvariantViolated
 from scheduler.model.resources import NOTHING, Resources, amounts_of
 from scheduler.rules.admission.queue import ask_of
-from scheduler.rules.claims import usable_executors
-from scheduler.rules.labels import class_of, demands_of, met_by
-from scheduler.rules.ledger import Balance, add_grant, add_request
+from scheduler.rules.entities.labels import class_of, demands_of, met_by
+from scheduler.rules.entities.ledger import Balance, add_grant, add_request
+from scheduler.rules.index.claims import usable_executors
 from scheduler.rules.share.entitlement import filling, still_holding
 
 if TYPE_CHECKING:
     from scheduler.rules.admission.queue import CompanyQueue
-    from scheduler.rules.entities import Allocation, App, Worker
-    from scheduler.rules.ledger import Occupation
-from scheduler.rules.state import ClusterState
+    from scheduler.rules.entities.apps import App
+    from scheduler.rules.entities.grants import Allocation
+    from scheduler.rules.entities.ledger import Occupation
+    from scheduler.rules.entities.workers import Worker
+from scheduler.rules.state.cluster import ClusterState
 
 FILLING_EVERY = 3
 """After so many events the filling that is kept is compared: making one anew is dear."""

@@ -32,12 +32,12 @@ from scheduler.model.events import (
 from scheduler.model.resources import Resources
 from scheduler.model.sender import By, local
 from scheduler.rules import invariants
-from scheduler.rules.decide import check_edition
-from scheduler.rules.preconditions import EDITIONS
-from scheduler.rules.readiness import with_namesakes
-from scheduler.rules.state import ClusterState
-from scheduler.rules.turn import Turn, decision_of
-from scheduler.rules.validate import NEW_SETTINGS, shorten
+from scheduler.rules.checks.validate import NEW_SETTINGS, shorten
+from scheduler.rules.command.decide import check_edition
+from scheduler.rules.command.readiness import with_namesakes
+from scheduler.rules.stage.turn import Turn, decision_of
+from scheduler.rules.state.cluster import ClusterState
+from scheduler.rules.state.preconditions import EDITIONS
 
 _OPERATIONS = {
     "company": "RegisterCompany",

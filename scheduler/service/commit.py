@@ -12,7 +12,7 @@ from redis.exceptions import RedisError
 
 from scheduler.model.errors import NotReplicated, StaleLog
 from scheduler.model.events import AppRegistered, AppRemoved, AppRequeued, DriverRemoved, ExecutorRemoved, LogSealed
-from scheduler.rules.assignments import changed_grants
+from scheduler.rules.view.assignments import changed_grants
 from scheduler.service.inbox import Message, answer_commands, dead_letters
 from scheduler.service.keyring import Keyring
 from scheduler.service.receipts import Answer, signed_answers
@@ -27,8 +27,8 @@ from scheduler.store.transient import BACK_OFF_S, NO_ANSWER, passes
 
 if TYPE_CHECKING:
     from scheduler.model.grants import GrantChanges
-    from scheduler.rules.state import ClusterState
-    from scheduler.rules.turn import Turn
+    from scheduler.rules.stage.turn import Turn
+    from scheduler.rules.state.cluster import ClusterState
     from scheduler.service.heartbeats import Heartbeats
     from scheduler.service.measures import Measures
     from scheduler.store.codec import Record

@@ -29,9 +29,9 @@ from scheduler.model.commands import (
 from scheduler.model.errors import CommandRejected, InvalidCommand
 from scheduler.model.outputs import check_apart
 from scheduler.model.sender import By
-from scheduler.rules.programs import check_programs
-from scheduler.rules.submission import with_place, with_preferences
-from scheduler.rules.validate import check_new_names, check_private, trimmed
+from scheduler.rules.checks.validate import check_new_names, check_private, trimmed
+from scheduler.rules.command.programs import check_programs
+from scheduler.rules.command.submission import with_place, with_preferences
 from scheduler.service.signing import UNSIGNED, Gate
 from scheduler.store.keys import OPERATORS, WORKERS
 

@@ -15,7 +15,7 @@ from scheduler.store.keys import as_text
 if TYPE_CHECKING:
     from redis import Redis
 
-    from scheduler.rules.entities import App
+    from scheduler.rules.entities.apps import App
     from scheduler.store.keys import Keys
 
 LOOK_MS = 1_000

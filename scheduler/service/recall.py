@@ -15,7 +15,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from scheduler.rules.state import ClusterState
+    from scheduler.rules.state.cluster import ClusterState
     from scheduler.service.inbox import Message
 
 REMEMBERED = 100_000

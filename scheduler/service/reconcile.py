@@ -13,14 +13,14 @@ from redis.exceptions import ResponseError
 
 from scheduler.model.grants import GrantChanges
 from scheduler.model.ids import number_of
-from scheduler.rules.assignments import all_grants
+from scheduler.rules.view.assignments import all_grants
 from scheduler.store.inflight import InFlight
 from scheduler.store.keys import as_text
 
 if TYPE_CHECKING:
     from redis import Redis
 
-    from scheduler.rules.state import ClusterState
+    from scheduler.rules.state.cluster import ClusterState
     from scheduler.store.inflight import StoreCommand
     from scheduler.store.keys import Keys
     from scheduler.store.task_queue import Worklist

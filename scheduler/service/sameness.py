@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from scheduler.model.commands import Command, Private
-    from scheduler.rules.state import ClusterState
+    from scheduler.rules.state.cluster import ClusterState
     from scheduler.service.inbox import Message
     from scheduler.service.recall import Recall
     from scheduler.store.codec import Record

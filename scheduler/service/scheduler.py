@@ -36,14 +36,14 @@ from scheduler.model.errors import (
 )
 from scheduler.model.events import EditionChanged, MasterElected, RefusalsOmitted
 from scheduler.model.sender import NOBODY, By
-from scheduler.rules.facts import MINUTE_MS
-from scheduler.rules.permission import permit
-from scheduler.rules.preconditions import EDITIONS
-from scheduler.rules.readiness import with_namesakes
-from scheduler.rules.request import as_asked
-from scheduler.rules.state import ClusterState
-from scheduler.rules.turn import Turn
-from scheduler.rules.validate import NEW_CLUSTER
+from scheduler.rules.checks.validate import NEW_CLUSTER
+from scheduler.rules.command.permission import permit
+from scheduler.rules.command.readiness import with_namesakes
+from scheduler.rules.command.request import as_asked
+from scheduler.rules.stage.turn import Turn
+from scheduler.rules.state.cluster import ClusterState
+from scheduler.rules.state.facts import MINUTE_MS
+from scheduler.rules.state.preconditions import EDITIONS
 from scheduler.service import inbox, seals
 from scheduler.service.commit import Commits, Decided
 from scheduler.service.heartbeats import Heartbeats, look_after_ms

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from scheduler.model.events import Event, KeyChanged, LogRestored, LogSealed
-from scheduler.rules.state import ClusterState
+from scheduler.rules.state.cluster import ClusterState
 from scheduler.service.keyring import KEYS_VARIABLE, BadKeys, Keyring, is_signed, master_id
 from scheduler.store.eventlog import Position
 from scheduler.store.framing import framed

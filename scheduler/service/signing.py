@@ -21,7 +21,7 @@ from msgspec import structs
 from scheduler.model.errors import InvalidCommand, NotSigned, OtherVersion
 from scheduler.model.sender import By, local
 from scheduler.model.versions import MESSAGES, check_messages
-from scheduler.rules.validate import check_command_id
+from scheduler.rules.checks.validate import check_command_id
 from scheduler.service.keyring import Keyring
 from scheduler.store.framing import framed
 from scheduler.store.keys import OPERATORS, WORKERS

@@ -13,8 +13,8 @@ from scheduler.model.errors import NotAuthenticated
 from scheduler.model.sender import By
 
 if TYPE_CHECKING:
-    from scheduler.rules.accounts import Token
-    from scheduler.rules.state import ClusterState
+    from scheduler.rules.entities.accounts import Token
+    from scheduler.rules.state.cluster import ClusterState
 
 _PARTS = 4
 

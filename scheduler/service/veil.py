@@ -25,7 +25,7 @@ from scheduler.service.sentences import LEFT_OUT, NAMED, SENTENCES
 
 if TYPE_CHECKING:
     from scheduler.model.commands import Command
-    from scheduler.rules.state import ClusterState
+    from scheduler.rules.state.cluster import ClusterState
 
 _QUOTED = re.compile(r"""(?<!\w)'((?:\\.|[^'\\])*)(?:'|\\?$)|(?<!\w)"((?:\\.|[^"\\])*)(?:"|\\?$)""")
 _PATH = re.compile(r"(?<!\w)~?/[^\s,;:]+")

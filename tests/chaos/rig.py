@@ -27,7 +27,7 @@ from recovery.replay.rebuild import fold
 from scheduler.model.commands import ConfigureCluster, RegisterCompany, RegisterKind, SetLimit
 from scheduler.model.errors import CommandRejected, NoMaster
 from scheduler.model.events import AppRegistered
-from scheduler.rules.state import ClusterState
+from scheduler.rules.state.cluster import ClusterState
 from scheduler.service.child import Child
 from scheduler.service.client import CommandClient
 from scheduler.service.keyring import KEYS_VARIABLE, Keyring

@@ -36,8 +36,8 @@ from scheduler.model.events import (
     MasterElected,
 )
 from scheduler.model.resources import Resources
-from scheduler.rules.state import ClusterState
-from scheduler.rules.turn import Turn
+from scheduler.rules.stage.turn import Turn
+from scheduler.rules.state.cluster import ClusterState
 from scheduler.store.codec import GENESIS_DIGEST, Fact, encode_turn, told
 from tests.chaos.checker import Evidence, check
 from tests.chaos.decisions import PROMISES

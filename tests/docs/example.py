@@ -14,11 +14,11 @@ from unittest.mock import patch
 from fairlog.cli.render import log_json
 from scheduler.model.commands import ChangeEdition, ConfigureCluster, EndApp, EndedExecutor
 from scheduler.model.events import AppAdmitted
-from scheduler.rules.decide import admission
+from scheduler.rules.checks.validate import NEW_SETTINGS
 from scheduler.rules.share.entitlement import Entitlement
+from scheduler.rules.stage.granting import admission
 from scheduler.rules.stage.sharing import _entering as entering
-from scheduler.rules.state import ClusterState
-from scheduler.rules.validate import NEW_SETTINGS
+from scheduler.rules.state.cluster import ClusterState
 from scheduler.store.codec import lines_of
 from tests.property.given import GIB, Cluster, recorded
 

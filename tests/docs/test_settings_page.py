@@ -10,7 +10,7 @@ from msgspec import structs
 
 from fairlog.cli.main import cli
 from fairlog.cli.verbs.cluster import _shown
-from scheduler.rules.validate import _CHOICES, NEW_CLUSTER, RETIRED
+from scheduler.rules.checks.validate import _CHOICES, NEW_CLUSTER, RETIRED
 
 ROOT = Path(__file__).parents[2]
 ROOMS = ("fairlog", "recovery", "scheduler", "witness", "workers")

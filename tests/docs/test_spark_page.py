@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fairlog.engines.spark.driver import OPTIONS
 from scheduler.model.events import ClusterConfigured
-from scheduler.rules.fleet import WORKER_SELECTIONS
+from scheduler.rules.entities.fleet import WORKER_SELECTIONS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
 

@@ -20,8 +20,8 @@ from scheduler.rules.invariants import check
 from scheduler.rules.share.entitlement import entitlement
 from scheduler.rules.simulate import _commands
 from scheduler.rules.stage.room import Seeking
-from scheduler.rules.state import ClusterState
-from scheduler.rules.turn import Turn
+from scheduler.rules.stage.turn import Turn
+from scheduler.rules.state.cluster import ClusterState
 from tests.exploration.worlds import SETTINGS, World
 from witness.pending_reasons import waits_for
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from fairlog.cli.main import cli
 from recovery.replay.rebuild import fold
-from scheduler.rules.state import ClusterState
+from scheduler.rules.state.cluster import ClusterState
 from scheduler.store.codec import read_export
 from tests.golden.record import HISTORIES
 from witness.audit.audit import Audit

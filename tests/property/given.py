@@ -34,9 +34,9 @@ from scheduler.model.events import (
 from scheduler.model.resources import Resources
 from scheduler.model.sender import NOBODY, By
 from scheduler.rules.invariants import check, parts_of_gangs
-from scheduler.rules.preconditions import EDITIONS
-from scheduler.rules.state import ClusterState
-from scheduler.rules.turn import Turn
+from scheduler.rules.stage.turn import Turn
+from scheduler.rules.state.cluster import ClusterState
+from scheduler.rules.state.preconditions import EDITIONS
 from scheduler.store.codec import GENESIS_DIGEST, Record, encode_turn, told
 
 GIB = 1024

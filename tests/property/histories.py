@@ -53,7 +53,7 @@ from scheduler.rules.admission.app import APP_POLICIES
 from scheduler.rules.admission.company import COMPANY_POLICIES
 from scheduler.rules.admission.user import USER_POLICIES
 from scheduler.rules.placement.executors import PLACEMENTS
-from scheduler.rules.state import ClusterState
+from scheduler.rules.state.cluster import ClusterState
 from tests.property.given import Cluster, Watch, submission, worker
 
 

@@ -6,10 +6,10 @@ from fractions import Fraction
 
 from scheduler.model.events import DriverAllocated, Event, ExecutorAllocated, ExecutorRevoked
 from scheduler.model.resources import NOTHING, Resources
-from scheduler.rules.entities import App
+from scheduler.rules.entities.apps import App
 from scheduler.rules.share.demands import held_units
 from scheduler.rules.share.entitlement import entitlement
-from scheduler.rules.state import ClusterState
+from scheduler.rules.state.cluster import ClusterState
 
 
 def leaves_for_a_need(state: ClusterState, event: ExecutorRevoked) -> None:

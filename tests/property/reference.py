@@ -11,8 +11,9 @@ from fractions import Fraction
 
 from scheduler.model.events import Computed, Fixed, OnePerWorker
 from scheduler.model.resources import NOTHING, Resources
-from scheduler.rules.entities import App, Worker
-from scheduler.rules.state import ClusterState
+from scheduler.rules.entities.apps import App
+from scheduler.rules.entities.workers import Worker
+from scheduler.rules.state.cluster import ClusterState
 
 Choice = tuple[str, str, str, str]
 """App, company, user and the company's share before."""

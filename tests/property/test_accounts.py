@@ -18,8 +18,8 @@ from scheduler.model import commands
 from scheduler.model.commands import Command
 from scheduler.model.errors import CommandRejected, NotAllowed
 from scheduler.model.sender import NOBODY, By, Role, local
-from scheduler.rules.snapshot_records import lines, restored
-from scheduler.rules.state import ClusterState
+from scheduler.rules.state.cluster import ClusterState
+from scheduler.rules.state.records import lines, restored
 from scheduler.service import seals
 from scheduler.service.keyring import Keyring
 from scheduler.store.eventlog import Position

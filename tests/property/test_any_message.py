@@ -14,17 +14,17 @@ from recovery.replay.rebuild import rebuild
 from scheduler.model import commands
 from scheduler.model.commands import RegisterCompany, RegisterWorker, SubmitApp, write_command
 from scheduler.model.errors import CommandRejected
-from scheduler.rules.decide import decide
-from scheduler.rules.snapshot_records import lines, restored
+from scheduler.rules.command.decide import decide
+from scheduler.rules.state.records import lines, restored
 from scheduler.service.inbox import received
 from scheduler.service.scheduler import Scheduler
 from scheduler.store.eventlog import EventLog
 from scheduler.store.keys import Keys
-from tests.unit.scheduler.rules.test_permission import OPERATOR, by, inhabited
+from tests.unit.scheduler.rules.command.test_permission import OPERATOR, by, inhabited
 
 if TYPE_CHECKING:
     from scheduler.model.sender import By
-    from scheduler.rules.state import ClusterState
+    from scheduler.rules.state.cluster import ClusterState
     from scheduler.store.eventlog import Position
 
 KEYS = Keys("any")

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from scheduler.model.commands import RestoreLog
 from scheduler.model.events import Fixed
 from scheduler.model.sender import local
-from scheduler.rules.state import ClusterState
+from scheduler.rules.state.cluster import ClusterState
 from scheduler.store.codec import Fact, read_export
 from tests.property.given import examples
 from tests.property.histories import DENSE, HISTORIES, RULES, History, played, seeded

@@ -16,8 +16,8 @@ from msgspec.structs import asdict
 
 from recovery.replay import snapshot
 from scheduler.model.errors import InvariantViolated
-from scheduler.rules.ledger import Balance
-from scheduler.rules.state import ClusterState
+from scheduler.rules.entities.ledger import Balance
+from scheduler.rules.state.cluster import ClusterState
 from scheduler.store.codec import Fact, Record, stored
 from scheduler.store.eventlog import EventLog
 from scheduler.store.keys import Keys

@@ -11,7 +11,7 @@ from scheduler.model.errors import CommandRejected
 from scheduler.rules.invariants import check
 from scheduler.rules.share.entitlement import entitlement, filling
 from scheduler.rules.share.fill import Filling, GroupTree
-from scheduler.rules.snapshot_records import lines, restored
+from scheduler.rules.state.records import lines, restored
 from tests.property.given import Cluster
 from tests.property.lawful import within_cap
 from tests.property.test_sharing import Obedient

@@ -12,7 +12,7 @@ from msgspec import structs
 from scheduler.model.errors import InvariantViolated
 from scheduler.model.events import Event
 from scheduler.rules.invariants import check
-from scheduler.rules.state import ClusterState
+from scheduler.rules.state.cluster import ClusterState
 from tests.property.given import examples
 from tests.property.histories import HISTORIES, History, played
 

@@ -11,7 +11,7 @@ from scheduler.model.commands import DecommissionWorker
 from scheduler.model.errors import CommandRejected
 from scheduler.model.events import Event, ExecutorAllocated
 from scheduler.rules.placement.executors import PLACEMENTS
-from scheduler.rules.state import ClusterState
+from scheduler.rules.state.cluster import ClusterState
 from tests.property import reference
 from tests.property.given import Cluster, examples
 from tests.property.histories import BUILD_UP, HISTORIES, SEVEN, History, command_for

@@ -23,7 +23,7 @@ from scheduler.model.errors import CommandRejected
 from scheduler.rules.share import entitlement as sharing
 from scheduler.rules.share import fill
 from scheduler.rules.share.entitlement import Entitlement, filling
-from scheduler.rules.state import ClusterState
+from scheduler.rules.state.cluster import ClusterState
 from tests.property.given import Cluster
 
 

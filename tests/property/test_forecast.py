@@ -24,7 +24,7 @@ from scheduler.model.events import DriverAllocated, Event, ExecutorAllocated
 from scheduler.model.resources import Resources
 from scheduler.rules.invariants import check
 from scheduler.rules.simulate import NEVER
-from scheduler.rules.turn import Turn
+from scheduler.rules.stage.turn import Turn
 from tests.property.given import Cluster, examples, worker
 from tests.property.histories import BUILD_UP, HISTORIES, History, command_for
 from witness.forecast import Estimate, forecast, waiting

@@ -27,8 +27,8 @@ from scheduler.model.commands import (
 from scheduler.model.errors import CommandRejected
 from scheduler.model.events import ExecutorAllocated, ExecutorRevoked, TargetSet
 from scheduler.rules.invariants import check
-from scheduler.rules.snapshot_records import lines, restored
-from scheduler.rules.state import ClusterState
+from scheduler.rules.state.cluster import ClusterState
+from scheduler.rules.state.records import lines, restored
 from tests.property.given import Cluster, decides_nothing_more, rests, submission, worker
 from tests.property.test_sharing import Obedient, random_cluster
 from tests.property.test_windows import Machines

@@ -51,12 +51,14 @@ from scheduler.model.events import (
     WorkerChanged,
     WorkerRemoved,
 )
-from scheduler.rules.assignments import all_grants, changed_grants
-from scheduler.rules.decide import admit, decide, place
-from scheduler.rules.entities import Allocation, App
+from scheduler.rules.command.decide import decide
+from scheduler.rules.entities.apps import App
+from scheduler.rules.entities.grants import Allocation
 from scheduler.rules.invariants import check
-from scheduler.rules.state import ClusterState
-from scheduler.rules.turn import Turn
+from scheduler.rules.stage.granting import admit, place
+from scheduler.rules.stage.turn import Turn
+from scheduler.rules.state.cluster import ClusterState
+from scheduler.rules.view.assignments import all_grants, changed_grants
 from scheduler.store.codec import facts
 from scheduler.store.eventlog import GENESIS
 from tests.property import reference

@@ -11,12 +11,12 @@ from scheduler.model.resources import Resources
 from scheduler.rules.admission.app import APP_POLICIES
 from scheduler.rules.admission.company import COMPANY_POLICIES
 from scheduler.rules.admission.user import USER_POLICIES
-from scheduler.rules.decide import admit, place
-from scheduler.rules.fleet import WORKER_SELECTIONS, Fleet
+from scheduler.rules.entities.fleet import WORKER_SELECTIONS, Fleet
 from scheduler.rules.placement.executors import PLACEMENTS
+from scheduler.rules.stage.granting import admit, place
 from scheduler.rules.stage.open import serve
-from scheduler.rules.state import ClusterState
-from scheduler.rules.turn import Turn
+from scheduler.rules.stage.turn import Turn
+from scheduler.rules.state.cluster import ClusterState
 from tests.property import reference
 from tests.property.given import Cluster, allocated, examples, submission
 from tests.property.histories import HISTORIES, History, played, seeded

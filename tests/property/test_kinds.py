@@ -30,10 +30,10 @@ from scheduler.model.events import (
     WorkerRemoved,
 )
 from scheduler.model.resources import NOTHING, Resources
-from scheduler.rules.entities import App
+from scheduler.rules.entities.apps import App
 from scheduler.rules.invariants import check
-from scheduler.rules.snapshot_records import lines, restored
-from scheduler.rules.state import ClusterState
+from scheduler.rules.state.cluster import ClusterState
+from scheduler.rules.state.records import lines, restored
 from tests.property import reference
 from tests.property.given import Cluster, decides_nothing_more, rests
 from tests.property.histories import HISTORIES, WHAT, History, Step, command_for

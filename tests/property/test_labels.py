@@ -25,13 +25,13 @@ from scheduler.model.commands import (
 )
 from scheduler.model.errors import CommandRejected
 from scheduler.model.events import DriverAllocated, ExecutorAllocated, TargetSet
-from scheduler.rules.failures import closed_to, has_room_now
+from scheduler.rules.command.failures import closed_to, has_room_now
+from scheduler.rules.entities.labels import demand_of, met_by
 from scheduler.rules.invariants import check
-from scheduler.rules.labels import demand_of, met_by
 from scheduler.rules.placement.sizing import size_now
 from scheduler.rules.share.entitlement import filling
-from scheduler.rules.snapshot_records import lines, restored
-from scheduler.rules.state import ClusterState
+from scheduler.rules.state.cluster import ClusterState
+from scheduler.rules.state.records import lines, restored
 from tests.property.given import Cluster, decides_nothing_more, submission, worker
 
 KEYS = {"zone": ("north", "south", "ö,x=1"), "gpu": ("a100", "h100"), "disk": ("ssd",)}

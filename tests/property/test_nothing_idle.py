@@ -11,8 +11,8 @@ from scheduler.model.commands import Command, EndedExecutor, RegisterCompany
 from scheduler.model.errors import CommandRejected
 from scheduler.rules.admission.company import COMPANY_POLICIES
 from scheduler.rules.admission.user import USER_POLICIES
-from scheduler.rules.entities import App
-from scheduler.rules.state import ClusterState
+from scheduler.rules.entities.apps import App
+from scheduler.rules.state.cluster import ClusterState
 from tests.property import reference
 from tests.property.given import Cluster, decides_nothing_more, examples, rests, submission, worker
 from tests.property.histories import BUILD_UP, HISTORIES, History, command_for

@@ -18,8 +18,8 @@ from scheduler.rules.admission.company import COMPANY_POLICIES
 from scheduler.rules.admission.user import USER_POLICIES
 from scheduler.rules.invariants import check
 from scheduler.rules.share.entitlement import filling
-from scheduler.rules.state import ClusterState
-from scheduler.rules.turn import Turn
+from scheduler.rules.stage.turn import Turn
+from scheduler.rules.state.cluster import ClusterState
 from tests.property.given import examples, submission, worker
 
 EVERY_POLICY = pytest.mark.parametrize(

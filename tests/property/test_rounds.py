@@ -22,8 +22,8 @@ from scheduler.model.commands import (
 )
 from scheduler.model.errors import CommandRejected
 from scheduler.model.events import Event, ExecutorAllocated
-from scheduler.rules.entities import Allocation
-from scheduler.rules.state import ClusterState
+from scheduler.rules.entities.grants import Allocation
+from scheduler.rules.state.cluster import ClusterState
 from tests.property.given import Cluster, decides_nothing_more
 from tests.property.lawful import within_cap
 

@@ -25,8 +25,8 @@ from scheduler.rules.invariants import check
 from scheduler.rules.share.demands import held_units, units_of
 from scheduler.rules.share.entitlement import entitlement
 from scheduler.rules.simulate import _commands
-from scheduler.rules.snapshot_records import lines, restored
-from scheduler.rules.state import ClusterState
+from scheduler.rules.state.cluster import ClusterState
+from scheduler.rules.state.records import lines, restored
 from tests.property.given import Cluster, decides_nothing_more, examples, rests
 from tests.property.histories import BUILD_UP, HISTORIES, History, command_for, seeded
 from tests.property.lawful import within_cap

@@ -10,11 +10,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from scheduler.model.errors import CommandRejected
-from scheduler.rules.decide import admit, place
 from scheduler.rules.invariants import check
-from scheduler.rules.snapshot_records import lines, restored
-from scheduler.rules.state import ClusterState
-from scheduler.rules.turn import Turn
+from scheduler.rules.stage.granting import admit, place
+from scheduler.rules.stage.turn import Turn
+from scheduler.rules.state.cluster import ClusterState
+from scheduler.rules.state.records import lines, restored
 from tests.property.given import examples
 from tests.property.histories import HISTORIES, History, command_for, played, seeded
 

@@ -28,11 +28,11 @@ from scheduler.model.commands import (
 )
 from scheduler.model.errors import CommandRejected
 from scheduler.model.events import ExecutorAllocated, WindowAdded
-from scheduler.rules.entities import Allocation
+from scheduler.rules.command.windows import barred
+from scheduler.rules.entities.grants import Allocation
 from scheduler.rules.invariants import check
-from scheduler.rules.snapshot_records import lines, restored
-from scheduler.rules.state import ClusterState
-from scheduler.rules.windows import barred
+from scheduler.rules.state.cluster import ClusterState
+from scheduler.rules.state.records import lines, restored
 from tests.property.given import Cluster, decides_nothing_more, submission, worker
 from tests.unit.recorded import facts
 from witness.audit.audit import audit

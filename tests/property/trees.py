@@ -13,7 +13,7 @@ from typing import Any
 from scheduler.model.commands import AddDepartment, Command, MoveCompany, RegisterCompany, RegisterWorker, SubmitApp
 from scheduler.model.resources import Resources
 from scheduler.rules.share.demands import held_units, wanted_units
-from scheduler.rules.state import ClusterState
+from scheduler.rules.state.cluster import ClusterState
 
 PER_CORE_MB = 1024
 

@@ -9,7 +9,7 @@ from scheduler.model import commands
 if TYPE_CHECKING:
     from scheduler.model.commands import Command
     from scheduler.model.sender import By
-    from scheduler.rules.state import ClusterState
+    from scheduler.rules.state.cluster import ClusterState
 
 OF_AN_APP = (
     commands.ScaleApp,

@@ -29,7 +29,7 @@ from scheduler.model import commands
 from scheduler.model.commands import Command, write_command
 from scheduler.model.errors import CommandRejected, FairlogError, NoMaster, NotAuthenticated
 from scheduler.model.sender import By
-from scheduler.rules.views import page_of_apps
+from scheduler.rules.view.views import page_of_apps
 from scheduler.service import signing
 from scheduler.service.keyring import Keyring, master_id, public_of
 from scheduler.service.receipts import Receipt

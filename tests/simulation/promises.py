@@ -39,8 +39,8 @@ from scheduler.model.events import (
 )
 from scheduler.model.grants import Grant
 from scheduler.model.resources import Resources
-from scheduler.rules.assignments import all_grants
-from scheduler.rules.state import ClusterState
+from scheduler.rules.state.cluster import ClusterState
+from scheduler.rules.view.assignments import all_grants
 from scheduler.store.codec import Fact, Record, facts, record_of
 from scheduler.store.eventlog import GENESIS, Position
 from scheduler.store.keys import Keys

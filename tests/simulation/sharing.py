@@ -20,16 +20,18 @@ from scheduler.model.events import (
 )
 from scheduler.model.quota import Quota
 from scheduler.model.resources import NOTHING, Resources
-from scheduler.rules.entities import App, Hold, Worker
-from scheduler.rules.failures import closed_to
+from scheduler.rules.command.failures import closed_to
+from scheduler.rules.command.windows import barred
+from scheduler.rules.entities.apps import App
+from scheduler.rules.entities.grants import Hold
+from scheduler.rules.entities.workers import Worker
 from scheduler.rules.invariants import parts_of_gangs
 from scheduler.rules.share.demands import held_units, units_of, wanted_units
 from scheduler.rules.share.entitlement import Entitlement, entitlement, filling
 from scheduler.rules.share.fill import Leaf
 from scheduler.rules.stage.needs import runs_for_s
 from scheduler.rules.stage.room import targets_made
-from scheduler.rules.state import ClusterState
-from scheduler.rules.windows import barred
+from scheduler.rules.state.cluster import ClusterState
 from tests.property.given import decides_nothing_more
 from tests.property.lawful import leaves_for_a_need, within_departments, within_quota
 

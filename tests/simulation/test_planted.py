@@ -18,14 +18,14 @@ from scheduler.model.events import AppRemoved, Event, ExecutorRemoved, ExecutorR
 from scheduler.model.grants import Grant, diff
 from scheduler.model.resources import NOTHING
 from scheduler.model.sender import NOBODY, By
-from scheduler.rules.decide import decide
-from scheduler.rules.entities import Worker
-from scheduler.rules.labels import Term
+from scheduler.rules.command.decide import decide
+from scheduler.rules.entities.labels import Term
+from scheduler.rules.entities.workers import Worker
 from scheduler.rules.share.fill import GroupTree, Leaf
-from scheduler.rules.snapshot_records import restored
 from scheduler.rules.stage.needs import _Telling
 from scheduler.rules.stage.sharing import shared
-from scheduler.rules.state import ClusterState
+from scheduler.rules.state.cluster import ClusterState
+from scheduler.rules.state.records import restored
 from scheduler.service.commit import Commits, Decided
 from scheduler.service.keyring import Keyring
 from scheduler.service.receipts import Receipt
@@ -131,7 +131,7 @@ def what_is_told_to_stop_counts_as_gone(patch: pytest.MonkeyPatch) -> None:
                 decided.append(event)
         return decided
 
-    for decider in ("scheduler.rules.turn", "witness.audit.rule_of", "witness.audit.as_due"):
+    for decider in ("scheduler.rules.stage.turn", "witness.audit.rule_of", "witness.audit.as_due"):
         patch.setattr(f"{decider}.decide", hasty)
     patch.setattr(Agent, "_start", _start_at_once)
 
@@ -151,7 +151,7 @@ def executors_outstay_the_time_of_their_app(patch: pytest.MonkeyPatch) -> None:
 
 
 def every_end_meets_every_condition(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("scheduler.rules.dependents.is_met", lambda _condition, _ended: True)
+    patch.setattr("scheduler.rules.index.dependents.is_met", lambda _condition, _ended: True)
 
 
 def an_executor_runs_a_task_on_each_core(patch: pytest.MonkeyPatch) -> None:
@@ -210,7 +210,7 @@ def who_is_told_to_leave_has_no_time(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_turn_ends_before_all_is_decided(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("scheduler.rules.turn.shared", lambda state, at: islice(shared(state, at), 3))
+    patch.setattr("scheduler.rules.stage.turn.shared", lambda state, at: islice(shared(state, at), 3))
 
 
 def slots_begin_before_their_date(patch: pytest.MonkeyPatch) -> None:
@@ -226,20 +226,20 @@ def labels_exclude_no_worker(patch: pytest.MonkeyPatch) -> None:
 
 
 def nobody_leaves_before_a_window(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("scheduler.rules.windows.due", lambda *_: iter(()))
+    patch.setattr("scheduler.rules.command.windows.due", lambda *_: iter(()))
 
 
 def windows_keep_nobody_out(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("scheduler.rules.windows.barring", lambda *_: [])
+    patch.setattr("scheduler.rules.command.windows.barring", lambda *_: [])
 
 
 def targets_lend_their_room_for_any_time(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("scheduler.rules.backfill.later_dates", lambda state, *_: len(state.indexes.targeted))
-    patch.setattr("scheduler.rules.preconditions.lent_on", lambda _, worker, __: [*worker.holds])
+    patch.setattr("scheduler.rules.state.backfill.later_dates", lambda state, *_: len(state.indexes.targeted))
+    patch.setattr("scheduler.rules.state.preconditions.lent_on", lambda _, worker, __: [*worker.holds])
 
 
 def the_others_go_on_without_one_of_their_gang(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("scheduler.rules.decide.broken_up", lambda *_: [])
+    patch.setattr("scheduler.rules.command.decide.broken_up", lambda *_: [])
 
 
 def failed_tasks_are_tried_again_at_once(patch: pytest.MonkeyPatch) -> None:
@@ -249,7 +249,7 @@ def failed_tasks_are_tried_again_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def masters_permit_everything(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("scheduler.rules.decide.permit", lambda *_: None)
+    patch.setattr("scheduler.rules.command.decide.permit", lambda *_: None)
 
 
 def unsigned_messages_are_taken(patch: pytest.MonkeyPatch) -> None:
@@ -294,11 +294,11 @@ def a_server_shows_apps_of_other_companies(patch: pytest.MonkeyPatch) -> None:
 
 
 def an_invitation_issues_any_token(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("scheduler.rules.permission._joins", lambda command, _: isinstance(command, IssueToken))
+    patch.setattr("scheduler.rules.command.permission._joins", lambda command, _: isinstance(command, IssueToken))
 
 
 def workers_offer_more_than_they_were_invited_for(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("scheduler.rules.permission._check_worker", lambda *_: None)
+    patch.setattr("scheduler.rules.command.permission._check_worker", lambda *_: None)
 
 
 def nobody_signs_for_a_new_key(patch: pytest.MonkeyPatch) -> None:

@@ -56,7 +56,7 @@ from scheduler.model.commands import (
 )
 from scheduler.model.errors import CommandRejected, FairlogError, NoMaster
 from scheduler.model.sender import By, local
-from scheduler.rules.snapshot_records import lines, restored
+from scheduler.rules.state.records import lines, restored
 from scheduler.service.client import CommandClient
 from scheduler.service.inbox import received
 from scheduler.service.receipts import Receipt

@@ -23,7 +23,7 @@ follow_imports = skip
 def test_the_compiler_takes_every_module_and_turns_no_generator_into_a_list(tmp_path: Path) -> None:
     """A stage decides on what the one before has folded, so a list of what all decide would be wrong."""
     modules = runpy.run_path(str(HOOK))["compiled_modules"](ROOT)
-    assert "scheduler/rules/turn.py" in modules
+    assert "scheduler/rules/stage/turn.py" in modules
     config = tmp_path / "mypy.ini"
     config.write_text(_CONFIG, encoding="utf-8")
     told = subprocess.run(

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from scheduler.rules.checks.validate import of_now
 from scheduler.rules.simulate import run_scenario
-from scheduler.rules.validate import of_now
 
 HERE = Path(__file__).parent
 _BAG = ("held", "hold_ended", "withdrawn")

@@ -27,11 +27,11 @@ from scheduler.model.events import (
     WorkerRegistered,
 )
 from scheduler.model.resources import NOTHING, Resources
-from scheduler.rules.decide import admit
-from scheduler.rules.entities import App
+from scheduler.rules.entities.apps import App
 from scheduler.rules.invariants import check
-from scheduler.rules.state import ClusterState
-from scheduler.rules.turn import Turn
+from scheduler.rules.stage.granting import admit
+from scheduler.rules.stage.turn import Turn
+from scheduler.rules.state.cluster import ClusterState
 
 Case = dict[str, Any]
 COMPANY, USER = "spark", "spark"

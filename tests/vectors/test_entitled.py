@@ -14,7 +14,7 @@ from scheduler.model.commands import command_of
 from scheduler.model.errors import CommandRejected
 from scheduler.model.events import Event, ExecutorAllocated, ExecutorRevoked, TargetSet
 from scheduler.rules.share.entitlement import entitlement
-from scheduler.rules.state import ClusterState
+from scheduler.rules.state.cluster import ClusterState
 from tests.property.given import Cluster
 
 CASES: list[dict[str, Any]] = json.loads(Path(__file__).with_name("entitled.json").read_text())["cases"]

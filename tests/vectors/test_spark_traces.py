@@ -26,7 +26,7 @@ from scheduler.model.commands import (
 )
 from scheduler.model.errors import CommandRejected
 from scheduler.model.events import AppRemoved, DriverAllocated, Event, ExecutorAllocated, ExecutorRemoved
-from scheduler.rules.state import ClusterState
+from scheduler.rules.state.cluster import ClusterState
 from tests.vectors.spark import Master, cases, driver_submission, launched, spark_state, submission
 
 CASES = cases("spark_traces")

@@ -16,14 +16,14 @@ from scheduler.model.commands import Command, EndedDriver, EndedExecutor, KillAp
 from scheduler.model.errors import CommandRejected
 from scheduler.model.events import AppAdmitted, Event, LogSealed, MasterElected, unplaced
 from scheduler.model.sender import ASSUMED
-from scheduler.rules.decide import decide
-from scheduler.rules.snapshot_records import lines, restored
-from scheduler.rules.turn import beginning, consequences, decisions
+from scheduler.rules.command.decide import decide
+from scheduler.rules.stage.turn import beginning, consequences, decisions
+from scheduler.rules.state.records import lines, restored
 from witness.audit.deviation import Deviation, deviation
 from witness.audit.rule_of import broken, caused, rule_of_input
 
 if TYPE_CHECKING:
-    from scheduler.rules.state import ClusterState
+    from scheduler.rules.state.cluster import ClusterState
     from scheduler.store.codec import Fact
 
 

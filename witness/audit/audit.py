@@ -3,7 +3,7 @@
 The commands of a log are given. The audit decides each one on the state before it and compares the result with the
 log's entries of the command, field by field: its events, or its refusal. A refusal is compared by the class of its
 error: its sentence may be worded differently by another version. Decisions are compared with those that are due on the
-state at that point (`scheduler.rules.turn`). Behind a deviation the audit continues from what the log says.
+state at that point (`scheduler.rules.stage.turn`). Behind a deviation the audit continues from what the log says.
 
 What the audit cannot know it believes: that a command was sent, the first settings and elections, and what workers and
 executors report in their commands (an executor started or ended, an app ended, tasks wait). A refusal of a submission
@@ -37,9 +37,16 @@ from scheduler.model.events import (
     RefusalsOmitted,
 )
 from scheduler.rules.invariants import violations
-from scheduler.rules.preconditions import EDITION_2
-from scheduler.rules.state import ClusterState
-from scheduler.rules.turn import ENTAILING, beginning, decision_of, decisions, entailed, stage_of
+from scheduler.rules.stage.turn import (
+    ENTAILING,
+    beginning,
+    decision_of,
+    decisions,
+    entailed,
+    stage_of,
+)
+from scheduler.rules.state.cluster import ClusterState
+from scheduler.rules.state.preconditions import EDITION_2
 from scheduler.service import seals
 from scheduler.store.codec import Fact
 from witness.audit.as_due import AsDue

@@ -10,7 +10,7 @@ from msgspec import structs
 from scheduler.model.events import AppAdmitted, Event
 
 if TYPE_CHECKING:
-    from scheduler.rules.state import ClusterState
+    from scheduler.rules.state.cluster import ClusterState
 
 CHAIN = "chain"
 """The rule of a deviation where the chain of digests is broken, or an entry cannot be read."""

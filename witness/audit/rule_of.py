@@ -16,13 +16,13 @@ from scheduler.model.events import (
     ExecutorAllocated,
     ExecutorRevoked,
 )
-from scheduler.rules.decide import decide
-from scheduler.rules.entities import App
+from scheduler.rules.checks.validate import check_private
+from scheduler.rules.command.decide import decide
+from scheduler.rules.command.windows import barred
+from scheduler.rules.entities.apps import App
 from scheduler.rules.placement.executors import PLACEMENTS
-from scheduler.rules.state import ClusterState
-from scheduler.rules.turn import decision_of
-from scheduler.rules.validate import check_private
-from scheduler.rules.windows import barred
+from scheduler.rules.stage.turn import decision_of
+from scheduler.rules.state.cluster import ClusterState
 
 if TYPE_CHECKING:
     from scheduler.store.codec import Fact

@@ -13,11 +13,18 @@ from typing import TYPE_CHECKING, Any
 from scheduler.model import events
 from scheduler.model.events import AppRegistered, CompanyRegistered, Event
 from scheduler.model.resources import NOTHING, Resources
-from scheduler.rules.ledger import Accounts, Balance, add_grant, add_request, equal, granted
+from scheduler.rules.entities.ledger import (
+    Accounts,
+    Balance,
+    add_grant,
+    add_request,
+    equal,
+    granted,
+)
 
 if TYPE_CHECKING:
-    from scheduler.rules.entities import App
-    from scheduler.rules.state import ClusterState
+    from scheduler.rules.entities.apps import App
+    from scheduler.rules.state.cluster import ClusterState
 
 
 @dataclass(slots=True)

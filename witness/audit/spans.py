@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from recovery.replay.rebuild import PROGRESS_EVERY, unhindered
 from recovery.replay.snapshot import BadSnapshot, content, positions, state_in
-from scheduler.rules.preconditions import EDITION_2
-from scheduler.rules.snapshot_records import lines
-from scheduler.rules.state import ClusterState
+from scheduler.rules.state.cluster import ClusterState
+from scheduler.rules.state.preconditions import EDITION_2
+from scheduler.rules.state.records import lines
 from scheduler.service.child import die_with_parent
 from scheduler.store.codec import told
 from scheduler.store.eventlog import GENESIS, EventLog, Position

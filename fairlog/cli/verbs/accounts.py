@@ -27,7 +27,7 @@ CompanyRole = Literal["user", "admin"]
 
 def _scopes() -> click.Choice[str]:
     """The verbs of the matrix of permissions."""
-    from scheduler.rules.permission import MATRIX  # noqa: PLC0415 (few verbs need the rules)
+    from scheduler.rules.command.permission import MATRIX  # noqa: PLC0415 (few verbs need the rules)
 
     return click.Choice([*MATRIX])
 

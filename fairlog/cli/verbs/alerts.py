@@ -132,7 +132,7 @@ class Eyes:
         from fairlog.local.running import find_running, others_than  # noqa: PLC0415 (as above)
         from fairlog.watch.surroundings import look_around, short_of, since_when, standbys_wanted  # noqa: PLC0415 (likewise)
         from recovery.failover.follower import Reader  # noqa: PLC0415 (likewise)
-        from scheduler.rules.state import ClusterState  # noqa: PLC0415 (likewise)
+        from scheduler.rules.state.cluster import ClusterState  # noqa: PLC0415 (likewise)
 
         self._reader = self._reader or Reader(session.log)
         unreadable, state = "", ClusterState()
@@ -168,7 +168,7 @@ def _by_api(api: ApiClient) -> list[Found]:
 def _away(target: Target, error: str) -> list[Found]:
     from fairlog.cli.health import around_without_store  # noqa: PLC0415 (as above)
     from fairlog.local.running import find_running  # noqa: PLC0415 (likewise)
-    from scheduler.rules.state import ClusterState  # noqa: PLC0415 (likewise)
+    from scheduler.rules.state.cluster import ClusterState  # noqa: PLC0415 (likewise)
 
     up = None if target.store else find_running(target.data)
     return found(ClusterState(), around_without_store(error, up, target.data))

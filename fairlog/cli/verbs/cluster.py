@@ -204,7 +204,7 @@ def limit_set(
     )
     values = params.single(change)
     kinds = [each["kind"] for each in session.ask("resources")]
-    from scheduler.rules.limiting import check_limit  # noqa: PLC0415 (other verbs need no rules)
+    from scheduler.rules.command.limiting import check_limit  # noqa: PLC0415 (other verbs need no rules)
 
     for name, value in change:  # all of them or none
         check_limit(name, value, kinds)

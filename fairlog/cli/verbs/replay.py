@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from fairlog.cli.sources import Source
-    from scheduler.rules.state import ClusterState
+    from scheduler.rules.state.cluster import ClusterState
     from witness.playback import TurnFrame
 
 LONGEST_PAUSE_S = 2.0

@@ -36,7 +36,14 @@ from fairlog.local.running import check_own_keys, default_data, find_running, ke
 from recovery.archive.allowed import VARIABLE as ALLOW_VARIABLE
 from scheduler.model.errors import FairlogError, NotAuthenticated
 from scheduler.model.grants import IMAGE_LABEL
-from scheduler.rules.validate import MAX_CORES, MAX_LEASE_S, MAX_MEMORY_MB, check_identifier, check_labels, check_taints
+from scheduler.rules.checks.validate import (
+    MAX_CORES,
+    MAX_LEASE_S,
+    MAX_MEMORY_MB,
+    check_identifier,
+    check_labels,
+    check_taints,
+)
 from scheduler.service.folders import working_folder
 from scheduler.service.known import known_folder
 from scheduler.service.program_log import FORMAT_VARIABLE, log_to_stderr

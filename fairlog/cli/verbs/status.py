@@ -102,8 +102,8 @@ def _present_status(session: Session, warn_at: int, *, as_json: bool) -> int:
     from fairlog.cli.health import around_of  # noqa: PLC0415 (as in `status`)
     from fairlog.watch import conditions  # noqa: PLC0415 (likewise)
     from fairlog.watch.surroundings import since_when  # noqa: PLC0415 (likewise)
-    from scheduler.rules.state import ClusterState  # noqa: PLC0415 (likewise)
-    from scheduler.rules.views import look  # noqa: PLC0415 (likewise)
+    from scheduler.rules.state.cluster import ClusterState  # noqa: PLC0415 (likewise)
+    from scheduler.rules.view.views import look  # noqa: PLC0415 (likewise)
 
     state, head = ClusterState(), session.log.head().seq
     around = around_of(session)
@@ -140,7 +140,7 @@ def _print_away(error: UnsuitableStore, target: Target, *, as_json: bool) -> int
     from fairlog.cli.health import around_without_store  # noqa: PLC0415 (as in `status`)
     from fairlog.cli.session import locate  # noqa: PLC0415 (likewise)
     from fairlog.watch import conditions  # noqa: PLC0415 (likewise)
-    from scheduler.rules.state import ClusterState  # noqa: PLC0415 (likewise)
+    from scheduler.rules.state.cluster import ClusterState  # noqa: PLC0415 (likewise)
     from scheduler.store.transient import in_words  # noqa: PLC0415 (likewise)
 
     url, cluster, up = locate(target)
@@ -193,7 +193,7 @@ def _print(said: dict[str, Any], *, as_json: bool) -> int:
 def _past_status(session: Session, *, as_json: bool) -> int:
     """Print the elected master and the workers of a past state."""
     from fairlog.watch.conditions import elected  # noqa: PLC0415 (as in `status`)
-    from scheduler.rules.views import look, suspicion  # noqa: PLC0415 (the present needs no rules)
+    from scheduler.rules.view.views import look, suspicion  # noqa: PLC0415 (the present needs no rules)
 
     state = session.folded()
     workers = [

@@ -866,7 +866,7 @@ def _stated_preferences(near: Mapping[str, str], array: str, tasks: int | None) 
     """The fields of `SubmitApp` that follow from its field `near` (semantics L7). Raises: click.UsageError."""
     if tasks is None:
         raise click.UsageError("--prefer names tasks, and the app has none; add --tasks N")
-    from scheduler.rules.validate import check_near  # noqa: PLC0415 (few submissions need the rules)
+    from scheduler.rules.checks.validate import check_near  # noqa: PLC0415 (few submissions need the rules)
 
     try:
         check_near(near)

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from fairlog.engines.spark.driver import CANNOT_START
 
 if TYPE_CHECKING:
-    from scheduler.rules.entities import App
+    from scheduler.rules.entities.apps import App
 
 Json = str | bool | list[str] | None
 VERSION = "v1"

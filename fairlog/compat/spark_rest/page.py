@@ -12,11 +12,13 @@ from msgspec import to_builtins
 from fairlog.compat.spark_rest.answers import driver_state, submission_of
 from scheduler.model.commands import Private
 from scheduler.model.events import Fixed
-from scheduler.rules.views import summary
+from scheduler.rules.view.views import summary
 
 if TYPE_CHECKING:
-    from scheduler.rules.entities import Allocation, App, Worker
-    from scheduler.rules.state import ClusterState
+    from scheduler.rules.entities.apps import App
+    from scheduler.rules.entities.grants import Allocation
+    from scheduler.rules.entities.workers import Worker
+    from scheduler.rules.state.cluster import ClusterState
 
 RETAINED = 200
 """How many ended apps, and how many ended drivers, are shown, the last ones; Spark's default."""

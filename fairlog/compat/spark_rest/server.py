@@ -40,7 +40,7 @@ from fairlog.engines.spark.driver import PROPERTIES, kept_variables, submission,
 from scheduler.model.commands import BATCH, KillApp, write_command
 from scheduler.model.errors import AppEnded, FairlogError, InvalidCommand, NotAllowed, NotAuthenticated
 from scheduler.model.sender import local
-from scheduler.rules.permission import Subject, may_read
+from scheduler.rules.command.permission import Subject, may_read
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from fairlog.api.app import Door
     from fairlog.compat.spark_rest.requests import Create
     from scheduler.model.sender import By
-    from scheduler.rules.entities import App
-    from scheduler.rules.state import ClusterState
+    from scheduler.rules.entities.apps import App
+    from scheduler.rules.state.cluster import ClusterState
 
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 _ACTIONS = {"create": "POST", "kill": "POST", "killall": "POST", "clear": "POST", "status": "GET", "readyz": "GET"}

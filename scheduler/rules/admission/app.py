@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from scheduler.rules.entities import App
+    from scheduler.rules.entities.apps import App
 
 AppPlace = tuple[int, int, int, int]
 """(place of its kind, -priority if only that counts, rank time in ms, position of its submission)."""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from scheduler.model.quota import UNBOUGHT, Quota, Share
 from scheduler.model.resources import NOTHING
 from scheduler.rules.admission.policy import Basis
-from scheduler.rules.ledger import Balance, Occupation, Usage
+from scheduler.rules.entities.ledger import Balance, Occupation, Usage
 
 CompanyKey = tuple[Any, ...]
 """(rounded share, exact share, position of its last selection, name): the rounded share decides most comparisons."""

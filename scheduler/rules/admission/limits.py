@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from scheduler.model.events import AppRegistered, LimitSet
     from scheduler.model.resources import Resources
     from scheduler.rules.admission.user import Contender
-    from scheduler.rules.entities import App
-    from scheduler.rules.ledger import Occupation
+    from scheduler.rules.entities.apps import App
+    from scheduler.rules.entities.ledger import Occupation
 
 NAMES = (
     "max_pending_apps",

@@ -23,10 +23,11 @@ from scheduler.rules.admission.company import COMPANY_POLICIES, Tenant, together
 from scheduler.rules.admission.limits import CompanyLimits, Limits
 from scheduler.rules.admission.line import Arrivals, Line
 from scheduler.rules.admission.policy import Basis
+from scheduler.rules.admission.turns import AppTurns, TreeTurns
 from scheduler.rules.admission.user import USER_POLICIES, Contender, UserKey
-from scheduler.rules.entities import App, Department, Need
-from scheduler.rules.ledger import Balance, Occupation, Usage
-from scheduler.rules.turns import AppTurns, TreeTurns
+from scheduler.rules.entities.apps import App, Need
+from scheduler.rules.entities.companies import Department
+from scheduler.rules.entities.ledger import Balance, Occupation, Usage
 
 
 class Ask(NamedTuple):

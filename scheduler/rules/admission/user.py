@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from scheduler.model.quota import Quota, Share
 from scheduler.model.resources import Resources
 from scheduler.rules.admission.policy import Basis
-from scheduler.rules.ledger import Balance, Occupation
+from scheduler.rules.entities.ledger import Balance, Occupation
 
 UserKey = tuple[Any, ...]
 """(rounded share, exact share, last selection, oldest app, name): as for companies, the first decides most."""

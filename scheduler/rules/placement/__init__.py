@@ -1,4 +1,4 @@
-"""Which size executors and drivers get, and on which workers.
+"""Which sizes executors get, and which workers come first for them.
 
-It may import `model` and the rest of `rules`, but not `admission`. Who enters, and when, does not belong here.
+It imports `entities`. Who enters, and when, does not belong here.
 """

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from scheduler.model.events import ExecutorAllocated, Locality
 from scheduler.model.ids import executor_id
 from scheduler.model.resources import Resources
-from scheduler.rules.fleet import Candidates
+from scheduler.rules.entities.fleet import Candidates
 
 if TYPE_CHECKING:
-    from scheduler.rules.entities import App
+    from scheduler.rules.entities.apps import App
 
 Counts = list[tuple[str, int]]
 """(worker, number of executors or cores), in the order of the candidates."""

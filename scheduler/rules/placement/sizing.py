@@ -9,8 +9,8 @@ from scheduler.model.resources import Resources
 if TYPE_CHECKING:
     from scheduler.model.events import ClusterConfigured, PerTask
     from scheduler.model.resources import Amounts
-    from scheduler.rules.entities import Need
-    from scheduler.rules.fleet import Fleet
+    from scheduler.rules.entities.apps import Need
+    from scheduler.rules.entities.fleet import Fleet
 
 MEMORY_STEP_MB = 256
 LEAST_MB_PER_CORE, MOST_MB_PER_CORE = 256, 512

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 
 from scheduler.model.events import Computed
 from scheduler.model.resources import NOTHING, Resources
-from scheduler.rules.labels import sought
+from scheduler.rules.entities.labels import sought
 from scheduler.rules.share.fill import Leaf
 
 if TYPE_CHECKING:
     from scheduler.rules.admission.queue import Ask, CompanyQueue, UserQueue
-    from scheduler.rules.entities import Allocation, App, Need
-    from scheduler.rules.fleet import Fleet
+    from scheduler.rules.entities.apps import App, Need
+    from scheduler.rules.entities.fleet import Fleet
+    from scheduler.rules.entities.grants import Allocation
 
 
 def pending(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from scheduler.model.quota import Quota
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.admission.queue import ask_of
-from scheduler.rules.fleet import tally
+from scheduler.rules.entities.fleet import tally
 from scheduler.rules.share.demands import (
     admitted_leaf,
     held_units,
@@ -37,9 +37,11 @@ from scheduler.rules.share.going_on import GoingOn, Looked
 
 if TYPE_CHECKING:
     from scheduler.rules.admission.queue import CompanyQueue
-    from scheduler.rules.entities import Allocation, App, Company, Need
-    from scheduler.rules.fleet import Fleet
-    from scheduler.rules.state import ClusterState
+    from scheduler.rules.entities.apps import App, Need
+    from scheduler.rules.entities.companies import Company
+    from scheduler.rules.entities.fleet import Fleet
+    from scheduler.rules.entities.grants import Allocation
+    from scheduler.rules.state.cluster import ClusterState
 
 
 @dataclass(slots=True, eq=False)

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from scheduler.model.quota import UNBOUGHT, Quota
 from scheduler.model.resources import NOTHING, Resources
-from scheduler.rules.labels import may_use, spare_demands
+from scheduler.rules.entities.labels import may_use, spare_demands
 
 Cause = Literal["", "room", "cap", "drivers"]
 """Why an app got less than its demand: no room is left for its unit, its company's cap, or its company's drivers."""

@@ -11,11 +11,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.share.demands import admitted_leaf, pending
-from scheduler.rules.share.fill import CompanyNode, Filling, Leaf, Mark, Stood, UserNode
+from scheduler.rules.share.fill import (
+    CompanyNode,
+    Filling,
+    Leaf,
+    Mark,
+    Stood,
+    UserNode,
+)
 
 if TYPE_CHECKING:
-    from scheduler.rules.entities import App, Need
-    from scheduler.rules.state import ClusterState
+    from scheduler.rules.entities.apps import App, Need
+    from scheduler.rules.state.cluster import ClusterState
 
 Changed = dict[str, dict[str, list["App"] | None]]
 """Company -> user -> which apps of it changed; None if only its pending apps rank otherwise."""

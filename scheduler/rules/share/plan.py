@@ -13,8 +13,9 @@ from scheduler.rules.share.entitlement import Entitlement, filling
 from scheduler.rules.share.fill import Handed, Rooms
 
 if TYPE_CHECKING:
-    from scheduler.rules.entities import Allocation, Worker
-    from scheduler.rules.state import ClusterState
+    from scheduler.rules.entities.grants import Allocation
+    from scheduler.rules.entities.workers import Worker
+    from scheduler.rules.state.cluster import ClusterState
 
 Content = Counter[Resources]
 """Size -> how many units of it stand on a worker.

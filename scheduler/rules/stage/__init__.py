@@ -1,4 +1,4 @@
-"""The stages that follow from entitlements: who enters, what is placed, what leaves for whom (semantics H).
+"""The stages of a turn: who enters, what is placed, what leaves for whom (semantics T2, H, P).
 
-It imports the facts, indexes and `share`; it decides, and folds nothing.
+`turn` has their order. It decides, and folds nothing.
 """

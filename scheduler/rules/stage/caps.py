@@ -10,8 +10,9 @@ from scheduler.rules.share.entitlement import tree_of
 from scheduler.rules.share.fill import GroupNode, GroupTree
 
 if TYPE_CHECKING:
-    from scheduler.rules.entities import App, Company, Department
-    from scheduler.rules.state import ClusterState
+    from scheduler.rules.entities.apps import App
+    from scheduler.rules.entities.companies import Company, Department
+    from scheduler.rules.state.cluster import ClusterState
 
 
 def is_bounded(state: ClusterState, company: str) -> bool:

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING
 
 from scheduler.model.events import Computed
 from scheduler.model.resources import NOTHING, Resources
-from scheduler.rules.failures import closed_to
+from scheduler.rules.command.failures import closed_to
+from scheduler.rules.command.windows import sought_by
 from scheduler.rules.share.demands import staying_of, units_of
 from scheduler.rules.share.entitlement import Entitlement
-from scheduler.rules.windows import sought_by
 
 if TYPE_CHECKING:
-    from scheduler.rules.entities import Allocation, App
-    from scheduler.rules.state import ClusterState
+    from scheduler.rules.entities.apps import App
+    from scheduler.rules.entities.grants import Allocation
+    from scheduler.rules.state.cluster import ClusterState
 
 
 def side_of(state: ClusterState, app: App, claimant: App) -> tuple[str, str] | None:

@@ -18,9 +18,10 @@ from scheduler.model.events import (
     TargetSet,
 )
 from scheduler.model.resources import NOTHING
-from scheduler.rules.backfill import ending_by
-from scheduler.rules.failures import closed_to, room_now
-from scheduler.rules.kinds import with_addresses
+from scheduler.rules.admission.turns import AppTurns
+from scheduler.rules.checks.kinds import with_addresses
+from scheduler.rules.command.failures import closed_to, room_now
+from scheduler.rules.command.windows import sought_by
 from scheduler.rules.placement.executors import allocation
 from scheduler.rules.share.demands import held_units, units_of
 from scheduler.rules.share.entitlement import Entitlement
@@ -37,12 +38,12 @@ from scheduler.rules.stage.room import (
     targets_made,
     unit_of,
 )
-from scheduler.rules.turns import AppTurns
-from scheduler.rules.windows import sought_by
+from scheduler.rules.state.backfill import ending_by
 
 if TYPE_CHECKING:
-    from scheduler.rules.entities import Allocation, App, Hold
-    from scheduler.rules.state import ClusterState
+    from scheduler.rules.entities.apps import App
+    from scheduler.rules.entities.grants import Allocation, Hold
+    from scheduler.rules.state.cluster import ClusterState
 
 Ending = Literal["granted", "served", "worker-gone", "unusable", "stays"]
 

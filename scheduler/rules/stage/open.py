@@ -7,17 +7,17 @@ from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
-from scheduler.rules.decide import place
-from scheduler.rules.demand import grown
-from scheduler.rules.placement.classic import pack_worker_by_worker
-from scheduler.rules.placement.drivers import place_drivers
+from scheduler.rules.command.demand import grown
+from scheduler.rules.command.windows import sought_by
 from scheduler.rules.placement.executors import PLACEMENTS
-from scheduler.rules.windows import sought_by
+from scheduler.rules.stage.classic import pack_worker_by_worker
+from scheduler.rules.stage.drivers import place_drivers
+from scheduler.rules.stage.granting import place
 
 if TYPE_CHECKING:
     from scheduler.model.events import Event
-    from scheduler.rules.entities import App
-    from scheduler.rules.state import ClusterState
+    from scheduler.rules.entities.apps import App
+    from scheduler.rules.state.cluster import ClusterState
 
 
 def served(state: ClusterState, at: int) -> Iterator[Event]:

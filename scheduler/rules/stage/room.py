@@ -8,18 +8,20 @@ from heapq import merge
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from scheduler.model.resources import NOTHING, Resources
-from scheduler.rules.failures import closed_to, kind_of
-from scheduler.rules.labels import sought
+from scheduler.rules.command.failures import closed_to, kind_of
+from scheduler.rules.command.windows import sought_by
+from scheduler.rules.entities.labels import sought
 from scheduler.rules.share.demands import size_of, units_of
 from scheduler.rules.share.entitlement import Entitlement, sides_of
 from scheduler.rules.share.plan import Plan, lingering, plan
 from scheduler.rules.stage.caps import UnderCaps, is_capped, staying
 from scheduler.rules.stage.losses import Losses, leaving_with, side_of
-from scheduler.rules.windows import sought_by
 
 if TYPE_CHECKING:
-    from scheduler.rules.entities import Allocation, App, Worker
-    from scheduler.rules.state import ClusterState
+    from scheduler.rules.entities.apps import App
+    from scheduler.rules.entities.grants import Allocation
+    from scheduler.rules.entities.workers import Worker
+    from scheduler.rules.state.cluster import ClusterState
 
 QUARTER = 4
 Why = Literal["surplus", "move", "plan", "cap"]

@@ -16,31 +16,43 @@ from scheduler.model.events import AppAdmitted, DriverAllocated, Event, Executor
 from scheduler.model.ids import driver_id
 from scheduler.model.quota import Quota
 from scheduler.model.resources import NOTHING, Resources
-from scheduler.rules.backfill import has_room_on_targets, later_dates, lending, rooms_lent
-from scheduler.rules.closings import ends_within
-from scheduler.rules.decide import admission, place
-from scheduler.rules.demand import grown
-from scheduler.rules.failures import alike, has_room_now, kind_of, left_out, room_now
-from scheduler.rules.kinds import with_addresses
-from scheduler.rules.labels import sought
+from scheduler.rules.admission.turns import AppTurns, TreeTurns
+from scheduler.rules.checks.kinds import with_addresses
+from scheduler.rules.command.demand import grown
+from scheduler.rules.command.failures import (
+    alike,
+    has_room_now,
+    kind_of,
+    left_out,
+    room_now,
+)
+from scheduler.rules.command.windows import barring, sought_by, tries
+from scheduler.rules.entities.labels import sought
+from scheduler.rules.index.closings import ends_within
 from scheduler.rules.placement.executors import PLACEMENTS, allocations
 from scheduler.rules.share.demands import held_units, wanted_units
 from scheduler.rules.share.entitlement import Entitlement, drivers_of, entitlement
 from scheduler.rules.share.fill import level_of, may_start
 from scheduler.rules.stage.caps import UnderCaps, is_bounded, placed
+from scheduler.rules.stage.granting import admission, place
 from scheduler.rules.stage.needs import ended_by_grant, needs, void
 from scheduler.rules.stage.room import Fragments
 from scheduler.rules.stage.slots import slots
-from scheduler.rules.turns import AppTurns, TreeTurns
-from scheduler.rules.windows import barring, sought_by, tries
+from scheduler.rules.state.backfill import (
+    has_room_on_targets,
+    later_dates,
+    lending,
+    rooms_lent,
+)
 
 _LOOKED_BEHIND = 100
 """So many apps of a user that ask for the same are looked at where room is closed to the first until a time."""
 
 if TYPE_CHECKING:
-    from scheduler.rules.entities import App, Worker
-    from scheduler.rules.fleet import Fleet
-    from scheduler.rules.state import ClusterState
+    from scheduler.rules.entities.apps import App
+    from scheduler.rules.entities.fleet import Fleet
+    from scheduler.rules.entities.workers import Worker
+    from scheduler.rules.state.cluster import ClusterState
 
 
 def shared(state: ClusterState, at: int) -> Iterator[Event]:

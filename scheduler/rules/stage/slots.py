@@ -10,16 +10,23 @@ from typing import TYPE_CHECKING, NamedTuple
 from scheduler.model.events import Event, SlotAwaited, SlotBegan, SlotEnded
 from scheduler.model.quota import Quota
 from scheduler.model.resources import NOTHING, Resources
-from scheduler.rules.labels import amounts_in
+from scheduler.rules.checks.validate import MAX_MOMENT
+from scheduler.rules.entities.labels import amounts_in
 from scheduler.rules.share.demands import leaf_of, wanted_units
 from scheduler.rules.share.entitlement import Entitlement, drivers_of, tree_of
-from scheduler.rules.share.fill import CompanyNode, GroupNode, Leaf, Rooms, UserNode, may_start
+from scheduler.rules.share.fill import (
+    CompanyNode,
+    GroupNode,
+    Leaf,
+    Rooms,
+    UserNode,
+    may_start,
+)
 from scheduler.rules.stage.room import most_targets
-from scheduler.rules.validate import MAX_MOMENT
 
 if TYPE_CHECKING:
-    from scheduler.rules.entities import App
-    from scheduler.rules.state import ClusterState
+    from scheduler.rules.entities.apps import App
+    from scheduler.rules.state.cluster import ClusterState
 
 ENOUGH = Fraction(1, 2)
 """Who gets as much of its part of what is handed out needs no slot."""

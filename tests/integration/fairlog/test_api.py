@@ -25,7 +25,7 @@ from fairlog.client import StoreClient
 from fairlog.errors import NoCluster, Refused, Unreachable
 from scheduler.model.commands import KillApp, RegisterCompany, SubmitApp
 from scheduler.model.errors import CommandRejected, DuplicateApp, NotAuthenticated, UnknownApp
-from scheduler.rules.views import VIEWS
+from scheduler.rules.view.views import VIEWS
 from scheduler.service.receipts import Receipt
 from tests.integration.cli_rig import Service, Shell
 from tests.waiting import HOPELESS_S, wait_until

@@ -31,11 +31,11 @@ from scheduler.model.commands import (
 )
 from scheduler.model.events import AppAdmitted, Event, ExecutorRemoved, MasterElected
 from scheduler.model.resources import Resources
-from scheduler.rules.entities import Allocation
+from scheduler.rules.entities.grants import Allocation
 from scheduler.rules.share.entitlement import entitlement
-from scheduler.rules.state import ClusterState
-from scheduler.rules.turn import Entry, Turn
-from scheduler.rules.views import look
+from scheduler.rules.stage.turn import Entry, Turn
+from scheduler.rules.state.cluster import ClusterState
+from scheduler.rules.view.views import look
 from scheduler.service.receipts import Receipt
 from scheduler.store.codec import Fact
 from tests.integration.cli_rig import ROOT, Shell

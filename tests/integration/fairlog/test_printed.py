@@ -99,9 +99,9 @@ def store(monkeypatch: pytest.MonkeyPatch, fake: fakeredis.FakeRedis, tmp_path: 
     monkeypatch.chdir(tmp_path)
     for module in ("decide", "limiting", "demand", "membership", "validate"):
         monkeypatch.setattr(f"scheduler.rules.{module}.check_name", lambda *_: None)
-    monkeypatch.setattr("scheduler.rules.membership._TOKEN", re.compile(".*", re.DOTALL))
+    monkeypatch.setattr("scheduler.rules.command.membership._TOKEN", re.compile(".*", re.DOTALL))
     killed = [AppRemoved(app="b", reason="killed")]
-    monkeypatch.setattr("scheduler.rules.decide._kill", lambda *_: killed)
+    monkeypatch.setattr("scheduler.rules.command.decide._kill", lambda *_: killed)
     cluster = hostile_cluster()
     put(EventLog(fake, KEYS), cluster.records)
     for app in cluster.state.apps:

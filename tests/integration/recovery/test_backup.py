@@ -31,8 +31,8 @@ from scheduler.model.commands import Command, RegisterCompany, RegisterWorker, S
 from scheduler.model.errors import InvariantViolated, UnreadableRecord
 from scheduler.model.events import MasterElected, WorkerRemoved
 from scheduler.model.sender import local
-from scheduler.rules.state import ClusterState
-from scheduler.rules.turn import Turn
+from scheduler.rules.stage.turn import Turn
+from scheduler.rules.state.cluster import ClusterState
 from scheduler.service import seals
 from scheduler.service.client import CommandClient
 from scheduler.service.keyring import BadKeys, Keyring

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fairlog.watch.conditions import Around, found
-from scheduler.rules.state import ClusterState
+from scheduler.rules.state.cluster import ClusterState
 from tests.integration.cli_rig import Shell
 
 PAGE = Path(__file__).parents[3] / "docs" / "operations.md"

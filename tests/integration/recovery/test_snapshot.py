@@ -25,8 +25,8 @@ from recovery.replay import snapshot as snapshots
 from recovery.replay.rebuild import rebuild
 from recovery.replay.snapshot import Snapshot, positions
 from scheduler.model.commands import ChangeCompany, RegisterCompany
-from scheduler.rules.snapshot_records import lines
-from scheduler.rules.state import ClusterState
+from scheduler.rules.state.cluster import ClusterState
+from scheduler.rules.state.records import lines
 from scheduler.service.client import CommandClient
 from scheduler.store.codec import encode_turn
 from scheduler.store.eventlog import GENESIS, EventLog, Position

@@ -17,7 +17,7 @@ from recovery.failover.lease import Member
 from recovery.failover.master import Master
 from recovery.replay.rebuild import rebuild
 from scheduler.model.commands import RegisterCompany
-from scheduler.rules.state import ClusterState
+from scheduler.rules.state.cluster import ClusterState
 from scheduler.service.client import CommandClient
 from scheduler.store.connection import connect
 from scheduler.store.doorbell import RING_LUA

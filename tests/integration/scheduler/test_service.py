@@ -45,11 +45,11 @@ from scheduler.model.errors import (
 )
 from scheduler.model.events import CommandRefused, Event, RefusalsOmitted
 from scheduler.model.sender import By
-from scheduler.rules import turn as turn_module
-from scheduler.rules.decide import decide
-from scheduler.rules.decide import decide as decide_soundly
-from scheduler.rules.state import ClusterState
-from scheduler.rules.validate import NEW_CLUSTER
+from scheduler.rules.checks.validate import NEW_CLUSTER
+from scheduler.rules.command.decide import decide
+from scheduler.rules.command.decide import decide as decide_soundly
+from scheduler.rules.stage import turn as turn_module
+from scheduler.rules.state.cluster import ClusterState
 from scheduler.service.client import CommandClient
 from scheduler.service.heartbeats import BEAT_LUA
 from scheduler.service.receipts import Receipt

@@ -13,8 +13,8 @@ from click.testing import CliRunner, Result
 from fairlog.cli.main import cli
 from fairlog.local.store import EmbeddedStore
 from scheduler.model.commands import EndApp
-from scheduler.rules.state import ClusterState
-from scheduler.rules.views import look
+from scheduler.rules.state.cluster import ClusterState
+from scheduler.rules.view.views import look
 from scheduler.store.eventlog import EventLog
 from scheduler.store.keys import Keys
 from tests.property.given import Cluster

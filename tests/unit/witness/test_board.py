@@ -11,7 +11,7 @@ from msgspec import to_builtins
 from recovery.replay.rebuild import fold
 from scheduler.model.errors import UnknownApp, UnknownCompany
 from scheduler.model.events import AppRegistered
-from scheduler.rules.state import ClusterState
+from scheduler.rules.state.cluster import ClusterState
 from scheduler.store.codec import Fact, read_export
 from witness import board
 from witness.board import SORTS, STATES, Filters

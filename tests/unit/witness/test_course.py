@@ -7,7 +7,7 @@ from itertools import groupby
 import pytest
 
 from scheduler.model.commands import EndApp
-from scheduler.rules.state import ClusterState
+from scheduler.rules.state.cluster import ClusterState
 from tests.property.given import Cluster
 from tests.unit.recorded import facts
 from tests.unit.witness.test_fairness import two_companies

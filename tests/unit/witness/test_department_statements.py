@@ -22,7 +22,7 @@ from scheduler.model.commands import (
     RemoveDepartment,
 )
 from scheduler.model.errors import InvalidCommand
-from scheduler.rules.state import ClusterState
+from scheduler.rules.state.cluster import ClusterState
 from scheduler.store.codec import Fact
 from tests.property.given import Cluster, submission
 from tests.unit.recorded import facts

@@ -32,8 +32,8 @@ from scheduler.model.events import (
     TargetEnded,
     TargetSet,
 )
-from scheduler.rules import views
-from scheduler.rules.views import edition, shares
+from scheduler.rules.view import views
+from scheduler.rules.view.views import edition, shares
 from tests.property.given import Cluster
 from tests.unit.recorded import edited, facts, rechained, without
 from witness.audit.audit import audit

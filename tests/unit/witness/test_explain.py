@@ -21,7 +21,7 @@ from scheduler.model.commands import (
 )
 from scheduler.model.errors import UnknownApp
 from scheduler.model.events import AppRegistered, AppRemoved
-from scheduler.rules.state import ClusterState
+from scheduler.rules.state.cluster import ClusterState
 from scheduler.store.codec import read_export
 from tests.property.given import Cluster, shared, submission
 from tests.unit.recorded import exported, facts

@@ -5,10 +5,10 @@ from __future__ import annotations
 from msgspec import to_builtins
 
 from recovery.replay.bounds import moment
-from scheduler.rules.views import suspicion
+from scheduler.rules.view.views import suspicion
 from scheduler.store.codec import Fact, told
 from tests.property.given import Cluster
-from tests.unit.scheduler.rules.test_failures import eight, fail, failed, more, one_executor, suspected
+from tests.unit.scheduler.rules.command.test_failures import eight, fail, failed, more, one_executor, suspected
 from witness.audit.audit import audit
 from witness.failing import exclusion_in_words, suspicion_in_words
 from witness.pending_reasons import waits_for

@@ -13,7 +13,7 @@ from recovery.replay.bounds import OPEN, Bound
 from recovery.replay.window import measure
 from scheduler.model.commands import EndApp, RegisterKind
 from scheduler.model.errors import InvalidCommand
-from scheduler.rules.state import ClusterState
+from scheduler.rules.state.cluster import ClusterState
 from tests.property.given import Cluster, submission, worker
 from tests.property.histories import DENSE, History, played
 from tests.unit.recorded import facts

@@ -19,7 +19,7 @@ from scheduler.model.commands import (
     SubmitApp,
 )
 from scheduler.model.sender import NOBODY
-from scheduler.rules.snapshot_records import lines, restored
+from scheduler.rules.state.records import lines, restored
 from tests.property.given import Cluster
 from tests.unit.recorded import facts
 from witness import forecast as forecasts

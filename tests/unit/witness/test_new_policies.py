@@ -13,8 +13,13 @@ from scheduler.rules.admission.app import APP_POLICIES, AppPolicy
 from scheduler.rules.admission.company import COMPANY_POLICIES, CompanyPolicy, Tenant
 from scheduler.rules.admission.policy import Basis
 from scheduler.rules.admission.user import USER_POLICIES, Contender, UserPolicy
-from scheduler.rules.fleet import WORKER_SELECTIONS, Candidates, WorkerSelection
-from scheduler.rules.placement.executors import PLACEMENTS, Counts, Placement, pack_cores
+from scheduler.rules.entities.fleet import WORKER_SELECTIONS, Candidates, WorkerSelection
+from scheduler.rules.placement.executors import (
+    PLACEMENTS,
+    Counts,
+    Placement,
+    pack_cores,
+)
 from tests.property.given import Cluster, admitted
 
 

@@ -24,9 +24,9 @@ from recovery.replay.bounds import Bound
 from scheduler.model.errors import InvalidCommand
 from scheduler.model.events import AppChanged, AppRemoved, Computed
 from scheduler.model.resources import Resources
-from scheduler.rules.state import ClusterState
-from scheduler.rules.turn import decision_of
-from scheduler.rules.views import shares, workers
+from scheduler.rules.stage.turn import decision_of
+from scheduler.rules.state.cluster import ClusterState
+from scheduler.rules.view.views import shares, workers
 from scheduler.store.codec import read_export
 from tests.property.histories import DENSE, History, played
 from tests.unit.recorded import facts

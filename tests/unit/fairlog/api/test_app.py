@@ -33,7 +33,7 @@ from scheduler.model.commands import (
 )
 from scheduler.model.sender import By
 from scheduler.model.versions import HEADER
-from scheduler.rules.views import VIEWS
+from scheduler.rules.view.views import VIEWS
 from scheduler.service.outage import ApiAway
 from scheduler.service.tokens import new_token
 from scheduler.store.transient import LaneFull

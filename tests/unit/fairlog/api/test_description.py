@@ -33,7 +33,7 @@ from fairlog.api.routes import OPEN, ROUTES
 from scheduler.model.commands import AddAccount, IssueToken, RegisterCompany
 from scheduler.model.events import CommandRefused, RefusalsOmitted
 from scheduler.model.sender import By
-from scheduler.rules.permission import MATRIX
+from scheduler.rules.command.permission import MATRIX
 from scheduler.service.tokens import new_token
 from tests.unit.fairlog.api.described import unnamed
 from tests.unit.fairlog.api.served import ACME, ROOT, WORKER, served, submission

@@ -35,9 +35,9 @@ from scheduler.model.commands import (
 from scheduler.model.errors import CommandRejected, NotAllowed, UnknownApp, UnknownToken
 from scheduler.model.events import CommandRefused
 from scheduler.model.sender import NOBODY, By, Role, local
-from scheduler.rules.decide import decide
-from scheduler.rules.permission import MATRIX, WITH_REASON, Verb
-from scheduler.rules.state import ClusterState
+from scheduler.rules.command.decide import decide
+from scheduler.rules.command.permission import MATRIX, WITH_REASON, Verb
+from scheduler.rules.state.cluster import ClusterState
 from scheduler.service.client import CommandClient
 from scheduler.service.receipts import Receipt
 from scheduler.service.tokens import NewToken, new_token

@@ -47,7 +47,7 @@ from scheduler.model.errors import (
 )
 from scheduler.model.events import CommandRefused
 from scheduler.model.sender import By, Role
-from scheduler.rules.views import look
+from scheduler.rules.view.views import look
 from scheduler.service.receipts import Receipt
 from scheduler.store.estimates import kept
 from scheduler.store.tails import STREAMS, Tail
@@ -58,7 +58,7 @@ from tests.waiting import HOPELESS_S
 if TYPE_CHECKING:
     import fakeredis
 
-    from scheduler.rules.entities import App
+    from scheduler.rules.entities.apps import App
 
 
 @pytest.fixture
@@ -300,7 +300,7 @@ def test_a_page_of_apps_costs_no_more_than_its_own_items(api: Handlers, monkeypa
         return {"app": app.id, "company": app.spec.company, "user": app.spec.user}
 
     monkeypatch.setattr("fairlog.api.views.listed", told)
-    monkeypatch.setattr("scheduler.rules.views.SCANNED", 4)
+    monkeypatch.setattr("scheduler.rules.view.views.SCANNED", 4)
 
     def pages(who: By, **arguments: object) -> list[list[str]]:
         found, cursor = [], ""

@@ -25,7 +25,7 @@ from fairlog.api.oidc import BadProvider, OpenIdProvider, Settings
 from fairlog.cli.verbs.login import login
 from fairlog.credentials import kept
 from scheduler.model.commands import AddAccount, IssueToken
-from scheduler.rules.permission import MATRIX
+from scheduler.rules.command.permission import MATRIX
 from scheduler.service.tokens import authenticate, new_token
 from tests.unit.fairlog.api.idp import ISSUER, KEY, Idp, unsigned
 from tests.unit.fairlog.api.served import ACME, ROOT, served

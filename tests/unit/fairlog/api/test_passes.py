@@ -34,7 +34,7 @@ from scheduler.model.commands import (
 )
 from scheduler.model.errors import NotAuthenticated
 from scheduler.model.sender import By
-from scheduler.rules.state import ClusterState
+from scheduler.rules.state.cluster import ClusterState
 from scheduler.service.keyring import Keyring
 from scheduler.service.tokens import new_token
 from tests.unit.fairlog.api.served import ACME, ROOT, WORKER, served, submission

@@ -13,8 +13,8 @@ from fairlog.api.past import NotReady, Past
 from recovery.replay.rebuild import fold
 from scheduler.model.commands import KillApp
 from scheduler.model.sender import local
-from scheduler.rules.state import ClusterState
-from scheduler.rules.views import look
+from scheduler.rules.state.cluster import ClusterState
+from scheduler.rules.view.views import look
 from tests.unit.fairlog.api.served import ACME, WORKER, served, submission
 from tests.waiting import HOPELESS_S
 

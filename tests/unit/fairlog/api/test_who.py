@@ -18,12 +18,12 @@ from fairlog.api.sight import company_of
 from scheduler.model.commands import AddAccount, Command, IssueToken, KillApp, RegisterCompany, RevokeToken, ShowApps
 from scheduler.model.errors import NotAllowed, NotAuthenticated
 from scheduler.model.sender import By, Role, local
-from scheduler.rules.permission import MATRIX, Verb
+from scheduler.rules.command.permission import MATRIX, Verb
 from scheduler.service.tokens import new_token
 from scheduler.store.eventlog import EventLog, Position
 from scheduler.store.keys import Keys
 from tests.unit.fairlog.api.served import served, submission
-from tests.unit.scheduler.rules.test_permission import HASH, OPERATOR, by, inhabited, token_of
+from tests.unit.scheduler.rules.command.test_permission import HASH, OPERATOR, by, inhabited, token_of
 from tests.waiting import HOPELESS_S
 
 if TYPE_CHECKING:

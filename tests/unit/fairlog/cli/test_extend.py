@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from fairlog.cli.session import Session
 from fairlog.cli.verbs.changes import ending_before
 from scheduler.model.commands import AddWindow, ExtendApp, StartedExecutor
-from scheduler.rules.views import VIEWS
+from scheduler.rules.view.views import VIEWS
 from tests.property.given import Cluster, shared, submission
 
 

@@ -11,8 +11,8 @@ from click.testing import CliRunner, Result
 
 from fairlog.cli.main import cli
 from recovery.replay.rebuild import fold
-from scheduler.rules.state import ClusterState
-from scheduler.rules.views import look
+from scheduler.rules.state.cluster import ClusterState
+from scheduler.rules.view.views import look
 from tests.unit.witness.audit.test_audit import LOG, exported, position
 
 

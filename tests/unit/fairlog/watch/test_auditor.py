@@ -22,8 +22,8 @@ from recovery.replay.rebuild import fold
 from scheduler.model.commands import RegisterCompany
 from scheduler.model.events import MasterElected
 from scheduler.model.sender import local
-from scheduler.rules.state import ClusterState
-from scheduler.rules.turn import Turn
+from scheduler.rules.stage.turn import Turn
+from scheduler.rules.state.cluster import ClusterState
 from scheduler.store.codec import GENESIS_DIGEST, Record, encode_turn, stored
 from scheduler.store.eventlog import Position
 from tests.unit.recorded import facts, put, rechained, without

@@ -50,9 +50,9 @@ from scheduler.model.events import (
     WorkerSuspected,
 )
 from scheduler.model.resources import Resources
-from scheduler.rules.snapshot_records import lines, restored
-from scheduler.rules.state import ClusterState
-from scheduler.rules.turn import Turn
+from scheduler.rules.stage.turn import Turn
+from scheduler.rules.state.cluster import ClusterState
+from scheduler.rules.state.records import lines, restored
 from scheduler.service.known import End
 from scheduler.store.codec import encode_turn, stored
 from scheduler.store.connection import clock_ms

@@ -31,7 +31,7 @@ from scheduler.model.commands import (
 )
 from scheduler.model.errors import InvalidCommand, InvalidSetting
 from scheduler.model.targets import check_places, place_of, url_at
-from scheduler.rules.submission import with_place
+from scheduler.rules.command.submission import with_place
 from scheduler.service.inbox import received
 from scheduler.store.eventlog import EventLog
 from scheduler.store.keys import Keys

@@ -20,8 +20,8 @@ from recovery.failover.exporter import CannotExport, Collector, Exporter
 from recovery.failover.lease import Member
 from scheduler.model.commands import RegisterCompany, RegisterKind, RegisterWorker, SubmitApp
 from scheduler.model.events import CompanyRegistered, DriverAllocated, ExecutorAllocated
-from scheduler.rules.state import ClusterState
-from scheduler.rules.turn import Turn
+from scheduler.rules.stage.turn import Turn
+from scheduler.rules.state.cluster import ClusterState
 from scheduler.service.measures import COMMIT_S, TURN_EVENTS, Measures
 from scheduler.store.estimates import Given, compare, keep
 from scheduler.store.keys import Keys

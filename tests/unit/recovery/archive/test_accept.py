@@ -10,7 +10,7 @@ from recovery.archive.accept import accept
 from recovery.archive.editions import is_earlier
 from recovery.replay.rebuild import rebuild
 from scheduler.model.sender import local
-from scheduler.rules.preconditions import EDITIONS
+from scheduler.rules.state.preconditions import EDITIONS
 from scheduler.service.known import End
 from scheduler.service.scheduler import Scheduler
 from scheduler.store.eventlog import EventLog

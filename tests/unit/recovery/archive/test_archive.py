@@ -24,7 +24,7 @@ from recovery.replay.rebuild import rebuild
 from recovery.replay.snapshot import positions
 from scheduler.model.errors import InvalidSetting, UnreadableRecord
 from scheduler.model.events import ClusterConfigured
-from scheduler.rules.validate import changed_settings
+from scheduler.rules.checks.validate import changed_settings
 from scheduler.store.codec import read_export, read_lines
 from scheduler.store.eventlog import GENESIS, EventLog, Position
 from tests.unit.recovery.archive.archived import (

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from recovery.replay import snapshot
-from scheduler.rules.state import ClusterState
+from scheduler.rules.state.cluster import ClusterState
 from scheduler.store.eventlog import EventLog
 from scheduler.store.keys import Keys
 from tests.property.histories import played, seeded

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from scheduler.model.events import ClusterConfigured
-from scheduler.rules.validate import RETIRED
+from scheduler.rules.checks.validate import RETIRED
 
 ROOT = Path(__file__).parents[4]
 PAGES = ("semantics.md", "workers.md", "security.md", "second-edition.md", "departments.md")

@@ -21,12 +21,12 @@ from scheduler.model.commands import (
 )
 from scheduler.model.errors import InvalidCommand
 from scheduler.model.resources import Resources
-from scheduler.rules import snapshot_records
-from scheduler.rules.entities import NO_SPENT, Spent, spent_by
-from scheduler.rules.state import ClusterState
-from scheduler.rules.validate import check_private
-from scheduler.rules.views import app as shown
-from scheduler.rules.views import past_runs
+from scheduler.rules.checks.validate import check_private
+from scheduler.rules.entities.apps import NO_SPENT, Spent, spent_by
+from scheduler.rules.state import records as snapshot_records
+from scheduler.rules.state.cluster import ClusterState
+from scheduler.rules.view.views import app as shown
+from scheduler.rules.view.views import past_runs
 from scheduler.store.codec import facts, lines_of
 from tests.property.given import Cluster, shared, submission
 from witness.audit.audit import audit

@@ -14,8 +14,8 @@ from scheduler.model import events
 from scheduler.model.commands import Command, private_of, without_private
 from scheduler.model.errors import InvalidCommand
 from scheduler.model.sender import NOBODY, local
-from scheduler.rules.decide import decide
-from scheduler.rules.state import ClusterState
+from scheduler.rules.command.decide import decide
+from scheduler.rules.state.cluster import ClusterState
 from scheduler.service.inbox import received
 from scheduler.store.codec import facts, lines_of
 from tests.property.given import shared, submission

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from scheduler.model.events import ExecutorChanged
 from scheduler.model.grants import GrantChanges
-from scheduler.rules.assignments import all_grants
+from scheduler.rules.view.assignments import all_grants
 from scheduler.service.reconcile import concerned, differing_grants
 from tests.property.given import ACME, entered, fold, granted, joined, queued
 

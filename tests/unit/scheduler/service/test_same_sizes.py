@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from scheduler.model.commands import SubmitApp, private_of, without_private, write_command
 from scheduler.model.events import ClusterConfigured
-from scheduler.rules.request import as_asked
+from scheduler.rules.command.request import as_asked
 from scheduler.service.inbox import received
 from scheduler.service.sameness import _says
 

@@ -11,8 +11,8 @@ import pytest
 from fairlog.watch.conditions import UNSERVED_MS, UNSERVED_SHOWN_MS, Unserved
 from fairlog.watch.surroundings import look_around
 from scheduler.model.commands import RegisterCompany, SubmitApp
-from scheduler.rules.state import ClusterState
-from scheduler.rules.turn import Turn
+from scheduler.rules.stage.turn import Turn
+from scheduler.rules.state.cluster import ClusterState
 from scheduler.service.heartbeats import Heartbeats
 from scheduler.service.owners import Owners
 from scheduler.service.served import Served, served, sign

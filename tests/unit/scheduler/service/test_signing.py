@@ -12,7 +12,7 @@ from recovery.replay.rebuild import rebuild
 from scheduler.model.commands import KillApp, LoseWorker, RegisterCompany, RegisterWorker, write_command
 from scheduler.model.errors import MessageTooOld, NotAllowed, NotSigned
 from scheduler.model.sender import By, local
-from scheduler.rules import state as state_module
+from scheduler.rules.state import cluster as state_module
 from scheduler.service import client as client_module
 from scheduler.service import recall, signing
 from scheduler.service.client import CommandClient

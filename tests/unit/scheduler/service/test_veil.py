@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from scheduler.model.commands import Command, EndApp, EndedDriver, EndedExecutor, SubmitApp
 from scheduler.model.errors import InvalidCommand
 from scheduler.model.text import MAX_DETAIL, one_line
-from scheduler.rules.state import ClusterState
+from scheduler.rules.state.cluster import ClusterState
 from scheduler.service.veil import is_veiled, veiled, veiled_refusal
 from scheduler.store.codec import lines_of
 from tests.property.given import Cluster, shared, submission

@@ -14,7 +14,7 @@ from fairlog.cli.main import cli
 from scheduler.model.commands import DecommissionWorker, EndApp, KillExecutors, StartedExecutor
 from scheduler.model.events import AppAdmitted
 from scheduler.model.resources import Resources
-from scheduler.rules.turn import decision_of
+from scheduler.rules.stage.turn import decision_of
 from scheduler.store.codec import Fact, read_export, read_lines
 from tests.property.given import Cluster, recorded
 from tests.unit import recorded as logs

@@ -11,9 +11,9 @@ from scheduler.model.errors import InvalidCommand
 from scheduler.model.events import AppAdmitted, ClusterConfigured, EditionChanged, ExecutorAllocated
 from scheduler.model.sender import local
 from scheduler.rules.invariants import check
-from scheduler.rules.snapshot_records import lines, restored
-from scheduler.rules.state import ClusterState
-from scheduler.rules.turn import Turn
+from scheduler.rules.stage.turn import Turn
+from scheduler.rules.state.cluster import ClusterState
+from scheduler.rules.state.records import lines, restored
 from scheduler.store.codec import Fact, encode_turn, read_export, told
 from tests.unit.recorded import edited, rechained
 from witness.audit.audit import Audit, audit

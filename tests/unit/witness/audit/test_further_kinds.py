@@ -17,9 +17,9 @@ from scheduler.model.events import (
 )
 from scheduler.model.resources import Resources
 from scheduler.rules.invariants import check
-from scheduler.rules.snapshot_records import lines, restored
-from scheduler.rules.state import ClusterState
-from scheduler.rules.turn import Turn
+from scheduler.rules.stage.turn import Turn
+from scheduler.rules.state.cluster import ClusterState
+from scheduler.rules.state.records import lines, restored
 from scheduler.store.codec import GENESIS_DIGEST, Record, encode_turn, lines_of, read_lines, told
 from tests.property.given import queued
 from witness.audit.shadow_ledger import ShadowLedger

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 
 from scheduler.model.events import ExecutorAllocated
 from scheduler.model.resources import Resources
-from scheduler.rules.state import ClusterState
+from scheduler.rules.state.cluster import ClusterState
 from tests.property.histories import HISTORIES, History, played, seeded
 from tests.unit.recorded import facts
 from witness.audit.audit import Audit

@@ -22,8 +22,8 @@ from scheduler.model.errors import InvalidCommand, InvariantViolated, LimitExcee
 from scheduler.model.events import LimitSet
 from scheduler.model.resources import Resources
 from scheduler.rules.admission.limits import Limits
-from scheduler.rules.snapshot_records import lines, restored
-from scheduler.rules.views import look
+from scheduler.rules.state.records import lines, restored
+from scheduler.rules.view.views import look
 from tests.property import given
 from tests.property.given import Cluster, admitted, shared, submission
 from witness.pending_reasons import waits_for

@@ -11,7 +11,7 @@ from scheduler.model.resources import Resources
 from scheduler.rules.admission.company import COMPANY_POLICIES, Tenant
 from scheduler.rules.admission.policy import Basis
 from scheduler.rules.admission.user import USER_POLICIES, Contender
-from scheduler.rules.ledger import Balance, Usage
+from scheduler.rules.entities.ledger import Balance, Usage
 from scheduler.rules.simulate import run_scenario
 
 MINUTE = 60_000

@@ -6,8 +6,8 @@ from scheduler.model.events import AppRegistered, ClusterConfigured, Computed
 from scheduler.model.quota import Quota
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.admission.queue import AppQueue
-from scheduler.rules.entities import App, Need
-from scheduler.rules.ledger import Balance, Occupation, Usage
+from scheduler.rules.entities.apps import App, Need
+from scheduler.rules.entities.ledger import Balance, Occupation, Usage
 
 SMALL, LARGE = Resources(4, 2048), Resources(16, 8192)
 HOSTABLE = Need(SMALL, NOTHING, SMALL, hostable=True)

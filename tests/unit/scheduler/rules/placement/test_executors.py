@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from scheduler.model.resources import Resources
-from scheduler.rules.fleet import Fleet, Shape
+from scheduler.rules.entities.fleet import Fleet, Shape
 from scheduler.rules.placement.executors import pack, spread
 
 ONE = Resources(1, 1024)

@@ -19,7 +19,7 @@ from scheduler.model.events import Event, ExecutorAllocated, ExecutorRevoked, Sl
 from scheduler.model.sender import NOBODY, By
 from scheduler.rules.invariants import violations
 from scheduler.rules.share.entitlement import entitlement
-from scheduler.rules.snapshot_records import lines, restored
+from scheduler.rules.state.records import lines, restored
 from tests.property.given import Cluster, decides_nothing_more
 
 PATIENCE_S, SLOT_S = 300, 3600
