@@ -39,6 +39,7 @@ from scheduler.rules.command.permission import (
     MATRIX,
     WITH_REASON,
     Subject,
+    companies_of,
     may_read,
 )
 from scheduler.rules.view.views import past_runs
@@ -435,7 +436,9 @@ class Board:
                 elif found is not None and (token is None or verb in token.scopes):
                     can[verb] = found
             asked = [verb for verb, role in WITH_REASON if role == who.role and state.closed]
-            return {"closed": state.closed, "can": can, "reasons": sorted(asked), "causes": words}
+            companies = companies_of(state, who.account) if who.role == "admin" else []
+            told = {"closed": state.closed, "can": can, "companies": companies}
+            return {**told, "reasons": sorted(asked), "causes": words}
 
         seen, said = self._replica.read(look)
         company, _, user = who.account.partition("/")

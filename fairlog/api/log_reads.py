@@ -77,7 +77,8 @@ class LogReads:
     def open_stream(self, who: By, path: Mapping[str, str], reason: str = "") -> None:
         """Record that `who` follows events with private parts. Raises: as `check_app`."""
         app = path.get("app")
-        own = self._sight.check_app(who, app) if app else Subject(*who.account.split("/", 1))
+        company, _, user = who.account.partition("/")
+        own = self._sight.check_app(who, app) if app else Subject(company, user)
         if self.replica.read(lambda state: can_read(state, who, "private", own, reason))[1]:
             self._sight.note(who, "events", read_subject(who, app or path.get("company", "all"), own), reason)
 
@@ -131,7 +132,7 @@ class LogReads:
         TooLong, NotReady.
         """
         month_of(month)
-        self._sight.check_may(who, "statement")
+        self._sight.check_may(who, "statement", departments=(department,) if department else ())
         return self._from_log("departments_statement", department=department, month=month, by=by)
 
     def whatif(self, who: By, rules: OtherRules, *, at: int | None = None) -> Viewed:

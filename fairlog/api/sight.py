@@ -136,9 +136,10 @@ class Sight:
         may_read(state, who, "cluster-read", Subject(), machine_ms())
         return lambda company, user: can_read(state, who, "private", Subject(company, user), reason)
 
-    def check_may(self, who: By, verb: Verb, company: str = "") -> None:
-        """Raises: NotAllowed unless `who` may read that of the cluster or the company."""
-        self.replica.read(lambda state: may_read(state, who, verb, Subject(company), machine_ms()))
+    def check_may(self, who: By, verb: Verb, company: str = "", departments: tuple[str, ...] = ()) -> None:
+        """Raises: NotAllowed unless `who` may read that of the cluster, the company or the departments."""
+        subject = Subject(company, departments=departments)
+        self.replica.read(lambda state: may_read(state, who, verb, subject, machine_ms()))
 
 
 def company_of(who: By) -> str:

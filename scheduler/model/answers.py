@@ -405,6 +405,8 @@ class AccountShown(Camel, frozen=True, kw_only=True):
     offer: dict[str, int] | None
     """The most that an invited worker may offer."""
     tokens: int
+    departments: list[str] = []
+    """The departments of which it is an admin, besides its company (semantics I2)."""
 
 
 class TokenShown(Camel, frozen=True, kw_only=True):
@@ -1581,6 +1583,8 @@ class PageSession(Camel, frozen=True, kw_only=True):
     at: int
     closed: bool
     can: dict[str, str]
+    companies: list[str]
+    """What the reach `company` is of an admin: its own, and those in departments of which it is one (semantics I3)."""
     reasons: list[str]
     causes: dict[str, str]
 

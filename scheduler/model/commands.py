@@ -570,17 +570,19 @@ class RemoveAccount(_CommandFields, frozen=True):
 
 
 class GrantRole(_CommandFields, frozen=True):
-    """Give an account of a company one more role (semantics I2)."""
+    """Give an account of a company one more role, or make its admin one of a department, too (semantics I2)."""
 
     account: str
     role: Literal["user", "admin"]
+    department: str = ""
 
 
 class RevokeRole(_CommandFields, frozen=True):
-    """Take a role from an account; the tokens that act in it end (semantics I5)."""
+    """Take a role from an account; the tokens that act in it end (semantics I5). Or take a department from an admin."""
 
     account: str
     role: Literal["user", "admin"]
+    department: str = ""
 
 
 class IssueToken(_CommandFields, frozen=True, kw_only=True):

@@ -892,17 +892,22 @@ class AccountRemoved(_EventFields, frozen=True):
 
 
 class RoleGranted(_EventFields, frozen=True):
-    """The account has this role, too (semantics I2)."""
+    """The account has this role, too; or is an admin of this department, too, and its tokens as an admin end (I2)."""
 
     account: str
     role: Role
+    department: str = ""
 
 
 class RoleRevoked(_EventFields, frozen=True):
-    """The account has lost this role, and its tokens that act in it are gone (semantics I5)."""
+    """The account has lost this role, and its tokens that act in it are gone (semantics I5).
+
+    With a department, it is only no admin of that any more.
+    """
 
     account: str
     role: Role
+    department: str = ""
 
 
 class TokenIssued(_EventFields, frozen=True):

@@ -17,12 +17,29 @@ from scheduler.model.errors import DuplicateAccount, FairlogError, UnknownAccoun
 from scheduler.service.tokens import new_token
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from click.shell_completion import CompletionItem
 
     from fairlog.cli.session import Session
 
 _ROLE = click.Choice(["user", "admin"])
 CompanyRole = Literal["user", "admin"]
+
+
+def _of_department(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The option that names a department."""
+
+    def check(_: click.Context, __: click.Parameter, value: str | None) -> str:
+        if value == "":
+            raise click.BadParameter('"" names no department')
+        return value or ""
+
+    return params.text_option("--department", metavar="NAME", callback=check, help=text)
+
+
+def _of(department: str) -> str:
+    return f" of department {department}" if department else ""
 
 
 def _scopes() -> click.Choice[str]:
@@ -71,25 +88,34 @@ def account_add(session: Session, /, *, name: str, role: CompanyRole | None, dis
 @account.command("grant")
 @click.argument("name", type=params.read_text, shell_complete=complete("account"))
 @click.argument("role", type=_ROLE)
+@_of_department("Make an admin of a company one of this department, too: of all companies in it, however deep.")
 @on_cluster
-def account_grant(session: Session, *, name: str, role: CompanyRole) -> None:
+def account_grant(session: Session, *, name: str, role: CompanyRole, department: str) -> None:
     """Give an account of a company a role."""
     from scheduler.model import commands  # noqa: PLC0415 (likewise)
 
-    receipt = session.send(commands.GrantRole(account=name, role=role))
-    click.echo(f"{name} {'is now' if receipt.seq else 'was already'} {role}")
+    receipt = session.send(commands.GrantRole(account=name, role=role, department=department))
+    again = f"; its tokens as an admin have ended, `fairlog token new {name} --invitation` invites it"
+    click.echo(
+        f"{name} {'is now' if receipt.seq else 'was already'} {role}{_of(department)}"
+        f"{again if department and receipt.seq else ''}"
+    )
 
 
 @account.command("revoke")
 @click.argument("name", type=params.read_text, shell_complete=complete("account"))
 @click.argument("role", type=_ROLE)
+@_of_department("Take only this department from an admin, whose tokens go on for its company.")
 @on_cluster
-def account_revoke(session: Session, *, name: str, role: CompanyRole) -> None:
-    """Take a role from an account; its tokens in that role end."""
+def account_revoke(session: Session, *, name: str, role: CompanyRole, department: str) -> None:
+    """Take a role from an account; its tokens in that role end.
+
+    Of an admin, its departments go with it.
+    """
     from scheduler.model import commands  # noqa: PLC0415 (likewise)
 
-    receipt = session.send(commands.RevokeRole(account=name, role=role))
-    click.echo(f"{name} is {role} {'no longer' if receipt.seq else 'not, as before'}")
+    receipt = session.send(commands.RevokeRole(account=name, role=role, department=department))
+    click.echo(f"{name} is {role}{_of(department)} {'no longer' if receipt.seq else 'not, as before'}")
 
 
 @account.command("rename")
@@ -137,12 +163,17 @@ def account_list(session: Session, *, company: str | None, as_json: bool) -> Non
         session.check_company(company)
     first = "op/NAME` adds the first one, an operator's" if company is None else f"{company}/NAME` adds one"
     render.print_records(
-        [{**each, "roles": ", ".join(each["roles"])} if not as_json else each for each in found],
+        [{**each, "roles": _roles(each)} if not as_json else each for each in found],
         "account roles display tokens",
         headings=("ACCOUNT", "ROLES", "NAME", "TOKENS"),
         empty=f"There is no account{'' if company is None else f' of {company}'}; `fairlog account add {first}.",
         as_json=as_json,
     )
+
+
+def _roles(account: dict[str, Any]) -> str:
+    """The account's roles, and the departments of which it is an admin."""
+    return ", ".join([*account["roles"], *(f"admin of {each}" for each in account.get("departments", ()))])
 
 
 def _accounts(session: Session, company: str | None) -> list[dict[str, Any]]:

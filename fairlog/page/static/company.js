@@ -51,7 +51,7 @@ export const company = {
     ]);
     const mine =
       page.session.can.statement === "all" ||
-      (page.session.can.statement === "company" && page.session.company === wanted);
+      (page.session.can.statement === "company" && page.session.companies.includes(wanted));
     const month = context.query.month;
     const statement =
       mine && month && page.at === null ? await ask(`${at}/statement`, { month }, context).catch(unlessGone) : null;

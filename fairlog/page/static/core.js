@@ -257,7 +257,7 @@ export function may(verb, company = "", user = "") {
   if (!session || page.at !== null) return false;
   const reach = session.can[verb];
   if (reach === "all") return true;
-  if (reach === "company") return company === session.company;
+  if (reach === "company") return session.companies.includes(company);
   return (reach === "own" || reach === "shown") && company === session.company && user === session.user;
 }
 

@@ -31,6 +31,7 @@ from scheduler.rules.entities.accounts import (
     RESERVED,
     Account,
 )
+from scheduler.rules.state.departments import unknown_department
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -66,15 +67,11 @@ def decided(  # noqa: C901, PLR0911 - one case a command
         case commands.RemoveAccount(account=name):
             _account(state, name)
             return [events.AccountRemoved(account=name)]
-        case commands.GrantRole(account=name, role=role):
-            account = _account(state, name)
-            _check_gives(state, by, role)
-            if account.company is None:
-                raise InvalidCommand(f"account {name!r} belongs to no company, so its role cannot change")
-            return [] if role in account.roles else [events.RoleGranted(account=name, role=role)]
-        case commands.RevokeRole(account=name, role=role):
-            roles = _account(state, name).roles
-            return [events.RoleRevoked(account=name, role=role)] if role in roles else []
+        case commands.GrantRole():
+            return _grant(state, command, by)
+        case commands.RevokeRole(account=name, role=role, department=department):
+            held = _holds(state, command)
+            return [events.RoleRevoked(account=name, role=role, department=department)] if held else []
         case commands.IssueToken():
             return [_issue(state, command, by, at)]
         case commands.RevokeToken(token=token):
@@ -88,6 +85,35 @@ def decided(  # noqa: C901, PLR0911 - one case a command
             return [] if already else [events.AppsShown(company=company, shown=shown)]
         case _:
             assert_never(command)
+
+
+def _grant(state: ClusterState, command: commands.GrantRole, by: By) -> list[Event]:
+    name, role, department = command.account, command.role, command.department
+    account, held = _account(state, name), _holds(state, command)
+    _check_gives(state, by, role)
+    if account.company is None:
+        raise InvalidCommand(f"account {name!r} belongs to no company, so its role cannot change")
+    if department and role not in account.roles:
+        raise InvalidCommand(
+            f"account {name!r} is no admin of its company, as an admin of a department is; "
+            f"`fairlog account grant {name} admin` first"
+        )
+    return [] if held else [events.RoleGranted(account=name, role=role, department=department)]
+
+
+def _holds(state: ClusterState, command: commands.GrantRole | commands.RevokeRole) -> bool:
+    """Whether the account has the role, or is an admin of the department.
+
+    Raises: UnknownAccount; InvalidCommand if it is no department, or not the role that a department has.
+    """
+    account, department = _account(state, command.account), command.department
+    if not department:
+        return command.role in account.roles
+    if command.role != "admin":
+        raise InvalidCommand(f"a department has admins, no {command.role}s; leave the department out")
+    if department not in state.departments:
+        raise InvalidCommand(unknown_department(department))
+    return department in account.departments
 
 
 def _add(state: ClusterState, command: commands.AddAccount, by: By) -> list[Event]:

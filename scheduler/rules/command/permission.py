@@ -14,6 +14,7 @@ from scheduler.rules.entities.accounts import KINDS
 if TYPE_CHECKING:
     from scheduler.model.commands import Command
     from scheduler.model.sender import By, Role
+    from scheduler.rules.entities.accounts import Account
     from scheduler.rules.entities.apps import App
     from scheduler.rules.state.cluster import ClusterState
 
@@ -120,11 +121,15 @@ _VERB_OF: Mapping[type[Any], Verb] = {
 
 
 class Subject(NamedTuple):
-    """Whom a command or a read concerns: a company, a user of it, a worker; "" = nobody in particular."""
+    """Whom a command or a read concerns: a company, a user of it, a worker; "" = nobody in particular.
+
+    And departments: the one that is asked about, or those of which the account that is managed is or becomes an admin.
+    """
 
     company: str = ""
     user: str = ""
     worker: str = ""
+    departments: tuple[str, ...] = ()
 
 
 def permit(state: ClusterState, command: Command, by: By, at: int) -> None:
@@ -158,15 +163,15 @@ def asked(  # noqa: C901 - one case a kind of command
         case commands.SetLimit(scope="user", company=str() as company, user=user):
             verb, subject = "users", Subject(company, user or "")
         case commands.IssueToken(account=account):
-            verb, subject = of_account(account, by)
+            verb, subject = _of_admin(state, *of_account(account, by))
         case commands.RevokeToken(token=token):
-            verb, subject = of_account(
-                state.accounts.tokens[token].account if token in state.accounts.tokens else by.account, by
-            )
+            account = state.accounts.tokens[token].account if token in state.accounts.tokens else by.account
+            verb, subject = _of_admin(state, *of_account(account, by))
         case commands.ShowApps(company=company):
             subject = Subject(company)
         case _ if verb == "users":
-            verb, subject = of_account(command.account, by, own=False)  # type: ignore[union-attr]
+            of_whom = of_account(command.account, by, own=False)  # type: ignore[union-attr]
+            verb, subject = _of_admin(state, *of_whom, getattr(command, "department", ""))
         case _ if isinstance(name := getattr(command, "app", None), str):
             app = state.apps.get(name)
             company, _, user = by.account.partition("/")  # an unknown app is refused as such
@@ -205,7 +210,7 @@ def _allow(state: ClusterState, by: By, verb: Verb, subject: Subject, at: int, *
         case "all":
             fits = True
         case "company":
-            fits = subject.company == company
+            fits = account is not None and _reaches(state, account, subject)
         case "own" | "shown" if verb == "tokens":
             fits = True
         case "own" | "shown" | "granted" if by.role == "worker":
@@ -215,8 +220,30 @@ def _allow(state: ClusterState, by: By, verb: Verb, subject: Subject, at: int, *
             shown = reach == "shown" and company is not None and company in state.accounts.shown
             fits = subject.company == company and (mine or shown)
     if not fits:
-        whose = f"worker {subject.worker}" if subject.worker else f"{subject.company}/{subject.user}".rstrip("/")
+        whose = f"worker {subject.worker}" if subject.worker else f"{subject.company}/{subject.user}".strip("/")
+        if subject.departments:
+            whose += f"{', an admin of ' if whose else ''}the department {', '.join(subject.departments)}"
         raise NotAllowed(f"{by.account} acts as {by.role} and may not {MEANING[verb]} of {whose or 'anybody else'}")
+
+
+def _reaches(state: ClusterState, account: Account, subject: Subject) -> bool:
+    """Whether the subject is within what an admin reaches (semantics I3).
+
+    That is its company, and what is in the departments of which it is an admin: so whom it manages reaches no further.
+    """
+    if not subject.departments and subject.company == account.company:
+        return True
+    within = [state.departments[each].chain if each in state.departments else () for each in subject.departments]
+    if subject.company != account.company and (subject.company or not within):
+        within.append(state.companies[subject.company].above if subject.company in state.companies else ())
+    mine = set(account.departments)
+    return not [chain for chain in within if not mine & {each.name for each in chain}]
+
+
+def companies_of(state: ClusterState, account: str) -> list[str]:
+    """The companies that the account reaches as an admin (semantics I3)."""
+    known = state.accounts.known.get(account)
+    return [] if known is None else [each for each in state.companies if _reaches(state, known, Subject(each))]
 
 
 def _check_sender(state: ClusterState, by: By, verb: Verb, at: int, *, joining: bool) -> None:
@@ -248,6 +275,13 @@ def of_account(account: str, by: By, *, own: bool = True) -> tuple[Verb, Subject
         return "tokens", Subject()
     company, _, user = account.partition("/")
     return ("archive", Subject()) if company in KINDS else ("users", Subject(company, user))
+
+
+def _of_admin(state: ClusterState, verb: Verb, subject: Subject, department: str = "") -> tuple[Verb, Subject]:
+    """Verb and subject, with the departments of which the account is an admin and the one that the command names."""
+    known = state.accounts.known.get(f"{subject.company}/{subject.user}") if verb == "users" else None
+    reaches = () if known is None else tuple(known.departments)
+    return verb, subject._replace(departments=(*reaches, department) if department else reaches)
 
 
 def _worker_of(state: ClusterState, command: Command, by: By) -> str:

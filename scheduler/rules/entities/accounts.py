@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from scheduler.model import events
@@ -29,6 +29,8 @@ class Account:
     roles: list[Role]
     host: str | None = None
     offer: Resources | None = None
+    departments: list[str] = field(default_factory=list)
+    """The departments of which it is an admin, too."""
 
     @property
     def name(self) -> str:
@@ -99,9 +101,33 @@ class Accounts:
             del self.tokens[token.id]
         self._of_account.pop(account, None)
 
-    def revoke(self, account: str, role: Role) -> None:
-        """Take the role, and the tokens that act in it."""
+    def grant(self, event: events.RoleGranted) -> None:
+        """Add the role; or the department, to which no token reaches that others may have issued before."""
+        account = self.known[event.account]
+        if event.department:
+            account.departments.append(event.department)
+            self._end_role(event.account, "admin")
+        else:
+            account.roles.append(event.role)
+
+    def forget_department(self, department: str) -> None:
+        """Nobody is an admin of a department that is no more."""
+        for account in self.known.values():
+            if department in account.departments:
+                account.departments.remove(department)
+
+    def revoke(self, account: str, role: Role, department: str) -> None:
+        """Take the department, or the role with the tokens that act in it and with all departments of an admin."""
+        if department:
+            self.known[account].departments.remove(department)
+            return
         self.known[account].roles.remove(role)
+        if role == "admin":
+            self.known[account].departments.clear()
+        self._end_role(account, role)
+
+    def _end_role(self, account: str, role: Role) -> None:
+        """End the tokens that act in the role."""
         for token in self._tokens_of(account):
             if token.role == role:
                 self.end(token.id)

@@ -22,6 +22,7 @@ from scheduler.model.errors import InvariantViolated
 from scheduler.model.events import AppRegistered, CommandRefused, Event, ExecutorRemoved
 from scheduler.model.sender import NOBODY, By
 from scheduler.rules.admission.user import Contender
+from scheduler.rules.entities.accounts import Account
 from scheduler.rules.entities.apps import App, spent_by
 from scheduler.rules.entities.companies import Company
 from scheduler.rules.entities.fleet import tally
@@ -191,7 +192,7 @@ class ClusterState(Facts):
             "refusals": [[name, *said] for name, said in self.refusals.items()],
             "refused": [self.refused_minute, self.refused],
             "closed": self.closed,
-            "accounts": {name: _facts(account) for name, account in self.accounts.known.items()},
+            "accounts": {name: _account_facts(account) for name, account in self.accounts.known.items()},
             "tokens": [list(token) for token in self.accounts.tokens.values()],
             "shown": list(self.accounts.shown),
             "inhabited": list(self.accounts.inhabited),
@@ -319,6 +320,10 @@ def _facts(entity: Any, *links: str) -> dict[str, Any]:  # noqa: ANN401 - a data
     """What the entity states of itself, without its links to others."""
     stated = {each.name: getattr(entity, each.name) for each in fields(entity) if each.name not in links}
     return {name: to_builtins(value) for name, value in stated.items()}
+
+
+def _account_facts(account: Account) -> dict[str, Any]:
+    return _facts(account, *(() if account.departments else ("departments",)))
 
 
 def _worker_facts(worker: Worker) -> dict[str, Any]:

@@ -917,6 +917,11 @@ def _account_known(state: Facts, event: events.AccountChanged | events.AccountRe
 
 def _role_granted(state: Facts, event: events.RoleGranted) -> Broken:
     account = state.accounts.known.get(event.account)
+    if event.department:
+        known = event.department in state.departments and event.role == "admin"
+        if account is None or not known or event.role not in account.roles or event.department in account.departments:
+            return "I2", f"account {event.account!r} cannot be made an admin of the department {event.department!r}"
+        return None
     possible = KINDS.get(event.account.partition("/")[0], OF_A_COMPANY)
     if account is None or event.role in account.roles or event.role not in possible:
         return "I2", f"account {event.account!r} cannot be given the role {event.role}"
@@ -927,6 +932,8 @@ def _role_revoked(state: Facts, event: events.RoleRevoked) -> Broken:
     account = state.accounts.known.get(event.account)
     if account is None or event.role not in account.roles:
         return "I2", f"account {event.account!r} has no role {event.role}"
+    if event.department and (event.role != "admin" or event.department not in account.departments):
+        return "I2", f"account {event.account!r} is no admin of the department {event.department!r}"
     return None
 
 

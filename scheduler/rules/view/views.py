@@ -230,6 +230,7 @@ def accounts(state: ClusterState, *, company: str | None = None) -> list[Account
             host=account.host,
             offer=None if account.offer is None else account.offer.by_kind(),
             tokens=len(state.accounts.tokens_of(account.id, state.at)),
+            departments=list(account.departments),
         )
         for _, account in sorted(state.accounts.known.items())
         if company is None or account.company == company

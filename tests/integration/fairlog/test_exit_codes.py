@@ -40,6 +40,7 @@ MISTAKES: dict[str, tuple[int, list[str]]] = {
             *("window remove nothing", "window add --workers no-worker --from +1h --to +2h"),
             *("drain no-worker", "undrain no-worker", "decommission no-worker", "remove no-worker"),
             *("account remove acme/nobody", "account rename acme/nobody Nobody", "account grant acme/nobody admin"),
+            *("account grant acme/ann admin --department nowhere", "statement --department nowhere --month 2026-03"),
             *("token new acme/nobody", "token list acme/nobody", "token revoke 00000000", "settings set nothing=1"),
             *(
                 "company set acme --resource nothing=1",
@@ -129,6 +130,7 @@ NOT_PERMITTED = [
     *("drain worker-1", "undrain worker-1", "decommission worker-1", "remove worker-1"),
     *("window add --workers worker-1 --from +1h --to +2h", "window remove disks"),
     *("account add acme/eve", "account remove acme/boss", "account grant acme/ann admin", "token new acme/boss"),
+    "account grant acme/boss admin --department research",
     *(f"{verb} --company acme --user boss -- true" for verb in ("submit", "submit --plan", "run")),
     *(f"{verb} --company other --user ann -- true" for verb in ("submit", "submit --plan", "run")),
 ]

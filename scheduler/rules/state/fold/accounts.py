@@ -26,11 +26,11 @@ def _account_removed(facts: Facts, event: events.AccountRemoved) -> None:
 
 
 def _role_granted(facts: Facts, event: events.RoleGranted) -> None:
-    facts.accounts.known[event.account].roles.append(event.role)
+    facts.accounts.grant(event)
 
 
 def _role_revoked(facts: Facts, event: events.RoleRevoked) -> None:
-    facts.accounts.revoke(event.account, event.role)
+    facts.accounts.revoke(event.account, event.role, event.department)
 
 
 def _token_issued(facts: Facts, event: events.TokenIssued) -> None:

@@ -102,6 +102,7 @@ def _department_set(facts: Facts, event: events.DepartmentAdded | events.Departm
 
 def _department_removed(facts: Facts, event: events.DepartmentRemoved) -> None:
     del facts.departments[event.department]
+    facts.accounts.forget_department(event.department)
     set_departments(facts)
 
 

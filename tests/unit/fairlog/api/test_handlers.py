@@ -23,14 +23,17 @@ from recovery.archive.reads import recorded
 from scheduler.model.commands import (
     AcceptLog,
     AddAccount,
+    AddDepartment,
     Command,
     EndApp,
     EndedExecutor,
+    GrantRole,
     HoldApp,
     IssueToken,
     KillApp,
     LoseOwner,
     LoseWorker,
+    MoveCompany,
     RegisterCompany,
     RestoreLog,
     StartedExecutor,
@@ -374,6 +377,37 @@ def test_accounts_and_tokens_are_shown_to_whoever_manages_them(api: Handlers) ->
         assert sorted(seen("acme/adm", "admin", view)) == ["acme/adm", "acme/ann"]
         assert len(seen("op/root", "operator", view)) == 4
     assert "hash" not in str(value(api.views.view(ROOT, "tokens", {})))
+
+
+def test_an_admin_of_a_department_sees_what_is_in_it(api: Handlers) -> None:
+    for each in (
+        WORKER,
+        RegisterCompany(company="globex"),
+        RegisterCompany(company="lab"),
+        AddDepartment(department="research"),
+        MoveCompany(company="acme", department="research"),
+        AddAccount(account="lab/adm", role="admin"),
+        GrantRole(account="lab/adm", role="admin", department="research"),
+    ):
+        api.sender.send(ROOT, each)
+    ann, bob = signed_in(api, "acme/ann"), signed_in(api, "globex/bob")
+    api.sender.send(ann, submission("mine", company="acme", user="ann"))
+    api.sender.send(bob, submission("others", company="globex", user="bob"))
+    receipt = api.sender.send(ROOT, IssueToken(token="t0000lab", account="lab/adm", hash="ab" * 32, role="admin"))
+    assert api.replica.wait_for(receipt.seq, HOPELESS_S)
+    head = By("lab/adm", "t0000lab", "admin")
+    assert [each["app"] for each in listed(api.views.view(head, "apps", {}))] == ["mine"]
+    month = datetime.now(UTC).strftime("%Y-%m")
+    assert value(api.log.statement(head, "acme", month=month))["company"] == "acme"
+    assert value(api.log.departments_statement(head, month=month, department="research"))["rows"]
+    for wrong in ({"department": "sales"}, {}):
+        with pytest.raises(NotAllowed):
+            api.log.departments_statement(head, month=month, **wrong)
+    with pytest.raises(NotAllowed):
+        api.log.statement(head, "globex", month=month)
+    api.sender.send(head, KillApp(app="mine"))
+    with pytest.raises(NotAllowed):
+        api.sender.send(head, KillApp(app="others"))
 
 
 def test_whoever_reads_what_is_private_is_recorded_once(api: Handlers) -> None:

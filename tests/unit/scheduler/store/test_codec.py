@@ -279,6 +279,8 @@ EVENTS: list[Event] = [
     AccountAdded(account="worker/w1", company=None, host="h1", offer=Resources(8, 4096, (("gpu", 2),))),
     AccountChanged(account="acme/ann", display="Ann A."),
     RoleGranted(account="acme/ann", role="admin"),
+    RoleGranted(account="acme/ann", role="admin", department="research"),
+    RoleRevoked(account="acme/ann", role="admin", department="research"),
     TokenIssued(
         token="0a1b2c3d",
         account="acme/ann",

@@ -199,6 +199,8 @@ def inhabited() -> list[Fact]:
         AddAccount(account="acme/ann", display="Ann"),
         AddAccount(account="worker/w1", host="h1", cores=4, memory_mb=1024),
         GrantRole(account="acme/ann", role="admin"),
+        AddDepartment(department="research"),
+        GrantRole(account="acme/ann", role="admin", department="research"),
         IssueToken(token="00000001", account="acme/ann", hash="ab" * 32),
         IssueToken(token="00000002", account="acme/ann", hash="cd" * 32, role="user"),
         ChangeAccount(account="acme/ann", display="Ann A."),
@@ -206,6 +208,7 @@ def inhabited() -> list[Fact]:
         by=local(1000),
     )
     cluster.turn(
+        RevokeRole(account="acme/ann", role="admin", department="research"),
         RevokeRole(account="acme/ann", role="user"),
         RevokeToken(token="00000001"),
         RemoveAccount(account="acme/ann"),

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from msgspec import structs
+from msgspec import json, structs
 
 from scheduler.model.commands import (
     AcceptLog,
@@ -75,6 +75,7 @@ from scheduler.rules.command.permission import (
     Reach,
     Subject,
     Verb,
+    companies_of,
     may_read,
 )
 from scheduler.rules.state.records import lines, restored
@@ -609,6 +610,159 @@ def test_the_text_of_a_token_shows_its_account_until_it_ends() -> None:
     cluster.turn(RevokeToken(token=token.id), by=by("acme/ann"))
     with pytest.raises(NotAuthenticated):
         authenticate(cluster.state, token.text, at)
+
+
+def of_research() -> Cluster:
+    """The same, with acme in the department physics in research, of which lab/adm is an admin; globex is elsewhere."""
+    cluster = inhabited()
+    cluster.turn(
+        RegisterCompany(company="lab"),
+        AddDepartment(department="research"),
+        AddDepartment(department="physics", parent="research"),
+        AddDepartment(department="sales"),
+        MoveCompany(company="acme", department="physics"),
+        AddAccount(account="lab/adm", role="admin"),
+        GrantRole(account="lab/adm", role="admin", department="research"),
+        IssueToken(token=token_of("lab/adm"), account="lab/adm", hash=HASH),
+        by=OPERATOR,
+    )
+    return cluster
+
+
+def of_globex(command: Command) -> Command | None:
+    """The same about globex or bob, or None if it names nobody."""
+    said = json.encode(command)
+    other = said.replace(b"acme", b"globex").replace(b"ann", b"bob")
+    return None if other == said else json.decode(other, type=type(command))
+
+
+def test_an_admin_of_a_department_may_what_the_admins_of_its_companies_may() -> None:
+    cluster, head = of_research(), by("lab/adm")
+    for verb, whose, command in COMMANDS:
+        if isinstance(command, IssueToken | RevokeToken):
+            continue
+        assert allowed(cluster, command, head) == reaches(by("acme/adm"), verb, whose), command
+        other = of_globex(command)
+        assert other is None or not allowed(cluster, other, head), other
+    state, at = cluster.state, cluster.state.at
+    for verb in ("read", "private", "statement", "users"):
+        may_read(state, head, verb, Subject("acme", "ann"), at)
+        with pytest.raises(NotAllowed):
+            may_read(state, head, verb, Subject("globex", "bob"), at)
+    for name, may in (("research", True), ("physics", True), ("sales", False), ("nowhere", False)):
+        if may:
+            may_read(state, head, "statement", Subject(departments=(name,)), at)
+        else:
+            with pytest.raises(NotAllowed, match=f"of the department {name}"):
+                may_read(state, head, "statement", Subject(departments=(name,)), at)
+    with pytest.raises(NotAllowed):
+        may_read(state, head, "statement", Subject(), at)
+    may_read(state, by("auditor/x"), "statement", Subject(departments=("sales",)), at)
+    assert companies_of(state, "lab/adm") == ["acme", "lab"]
+
+
+def test_who_is_put_elsewhere_is_reached_from_there() -> None:
+    cluster, head = of_research(), by("lab/adm")
+    add, own = AddAccount(account="acme/new"), AddAccount(account="lab/new")
+    away: list[tuple[Command, Command]] = [
+        (MoveCompany(company="acme", department=""), MoveCompany(company="acme", department="physics")),
+        (ChangeDepartment(department="physics", parent=""), ChangeDepartment(department="physics", parent="research")),
+    ]
+    for gone, back in away:
+        assert allowed(cluster, add, head)
+        cluster.turn(gone, by=OPERATOR)
+        assert not allowed(cluster, add, head)
+        assert allowed(cluster, own, head)
+        cluster.turn(back, by=OPERATOR)
+    cluster.turn(RevokeRole(account="lab/adm", role="admin", department="research"), by=OPERATOR)
+    assert (allowed(cluster, add, head), allowed(cluster, own, head)) == (False, True)
+
+
+def test_a_department_that_is_made_anew_has_no_admins() -> None:
+    cluster = of_research()
+    cluster.turn(
+        MoveCompany(company="acme", department=""),
+        RemoveDepartment(department="physics"),
+        RemoveDepartment(department="research"),
+        AddDepartment(department="research"),
+        MoveCompany(company="acme", department="research"),
+        by=OPERATOR,
+    )
+    assert not allowed(cluster, AddAccount(account="acme/new"), by("lab/adm"))
+    cluster.check_replay()
+    assert [each for each in audit(facts(cluster)) if each.rule != "T3"] == []
+
+
+def test_nobody_manages_an_account_that_reaches_further() -> None:
+    cluster = of_research()
+    cluster.turn(
+        AddAccount(account="acme/dora", role="admin"),
+        GrantRole(account="acme/dora", role="admin", department="research"),
+        GrantRole(account="acme/adm", role="admin", department="physics"),
+        IssueToken(token="t0000physics", account="acme/adm", hash=HASH),
+        IssueToken(token="t0000dora", account="acme/dora", hash=HASH),
+        by=OPERATOR,
+    )
+    head, below = by("lab/adm"), By("acme/adm", "t0000physics", "admin")
+    of_dora: list[Command] = [
+        IssueToken(token="stolen00", account="acme/dora", hash=HASH),
+        RevokeToken(token="t0000dora"),
+        ChangeAccount(account="acme/dora", display="D"),
+        GrantRole(account="acme/dora", role="user"),
+        RevokeRole(account="acme/dora", role="admin"),
+        RevokeRole(account="acme/dora", role="admin", department="research"),
+        GrantRole(account="acme/dora", role="admin", department="physics"),
+        RemoveAccount(account="acme/dora"),
+    ]
+    for command in of_dora:
+        assert allowed(cluster, command, head), command
+        assert not allowed(cluster, command, below), command
+    with pytest.raises(NotAllowed, match="of acme/dora, an admin of the department research"):
+        decide(cluster.state, of_dora[0], None, below)
+    for department, heads, belows in (("physics", True, True), ("research", True, False), ("sales", False, False)):
+        grant = GrantRole(account="acme/ann", role="admin", department=department)
+        assert (allowed(cluster, grant, head), allowed(cluster, grant, below)) == (heads, belows), department
+
+
+def test_a_token_of_before_does_not_reach_into_a_department() -> None:
+    """An admin of the company may have issued it to itself."""
+    cluster = of_research()
+    cluster.turn(IssueToken(token="kept0000", account="globex/adm", hash=HASH), by=by("globex/adm"))
+    kept = By("globex/adm", "kept0000", "admin")
+    assert allowed(cluster, AddAccount(account="globex/new"), kept)
+    cluster.turn(GrantRole(account="globex/adm", role="admin", department="research"), by=OPERATOR)
+    for account in ("acme/new", "globex/new"):
+        assert not allowed(cluster, AddAccount(account=account), kept), account
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        (GrantRole(account="acme/ann", role="admin", department="physics"), "`fairlog account grant acme/ann admin` f"),
+        (GrantRole(account="acme/ann", role="user", department="physics"), "a department has admins, no users"),
+        (RevokeRole(account="lab/adm", role="user", department="physics"), "a department has admins, no users"),
+        (GrantRole(account="lab/adm", role="admin", department="x"), "there is no department 'x'"),
+        (RevokeRole(account="lab/adm", role="admin", department="x"), "there is no department 'x'"),
+        (GrantRole(account="auditor/x", role="admin", department="physics"), "belongs to no company"),
+    ],
+)
+def test_what_is_no_admin_of_a_department_is_refused(command: Command, why: str) -> None:
+    cluster = of_research()
+    with pytest.raises(CommandRejected, match=why):
+        decide(cluster.state, command, None, OPERATOR)
+
+
+def test_to_grant_or_take_a_department_twice_changes_nothing() -> None:
+    cluster = of_research()
+    assert (
+        decide(cluster.state, GrantRole(account="lab/adm", role="admin", department="research"), None, OPERATOR) == []
+    )
+    assert decide(cluster.state, RevokeRole(account="lab/adm", role="admin", department="sales"), None, OPERATOR) == []
+    again = restored(list(lines(cluster.state)))
+    assert again.digest() == cluster.state.digest()
+    assert again.accounts.known["lab/adm"].departments == ["research"]
+    cluster.turn(RevokeRole(account="lab/adm", role="admin"), by=OPERATOR)
+    assert cluster.state.accounts.known["lab/adm"].departments == []
 
 
 def test_the_audit_finds_what_nobody_was_allowed_to_do() -> None:

@@ -241,6 +241,8 @@ THIRD = CompanyRegistered(company="third")
 INHABITED_THIRD: list[Event] = [THIRD, AccountAdded(account="third/zoe", company="third")]
 INHABITED: list[Event] = [ANN, RoleGranted(account="acme/ann", role="user"), TOKEN]
 """An account with a role and a token."""
+ADMIN: list[Event] = [*INHABITED, DepartmentAdded(department="research"), RoleGranted(account="acme/ann", role="admin")]
+OF_RESEARCH = RoleGranted(account="acme/ann", role="admin", department="research")
 
 SMALL = CompanyRegistered(company="small", amounts=Resources(8, 8192))
 BEFORE: list[Event] = [
@@ -562,6 +564,22 @@ CASES = [
     ),
     Case(INHABITED, RoleGranted(account="acme/ann", role="operator"), "I2", "cannot be given the role operator"),
     Case(INHABITED, RoleRevoked(account="acme/ann", role="admin"), "I2", "account 'acme/ann' has no role admin"),
+    *(
+        Case(before, RoleGranted(account="acme/ann", role=role, department=name), "I2", "an admin of the department")
+        for before, role, name in (
+            (ADMIN, "admin", "elsewhere"),
+            (ADMIN, "user", "research"),
+            ([*ADMIN, OF_RESEARCH], "admin", "research"),
+            (ADMIN[:-1], "admin", "research"),
+        )
+    ),
+    Case(ADMIN, RoleRevoked(account="acme/ann", role="admin", department="research"), "I2", "is no admin of the"),
+    Case(
+        [*ADMIN, OF_RESEARCH, RoleRevoked(account="acme/ann", role="admin")],
+        RoleRevoked(account="acme/ann", role="admin", department="research"),
+        "I2",
+        "has no role admin",
+    ),
     Case(INHABITED, TOKEN, "I5", "account 'acme/ann' cannot have a token 't1' of role user"),
     Case(INHABITED, replace(TOKEN, token="t2", role="admin"), "I5", "cannot have a token 't2' of role admin"),
     Case(INHABITED, replace(TOKEN, token="t2", replaces="t0"), "I5", "token 't0' is not one of account 'acme/ann'"),
