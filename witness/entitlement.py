@@ -8,7 +8,9 @@ used up. What a tenant does not demand goes to the others in proportion to their
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
 
 Amount = tuple[float, ...]
 """Cores, MiB, then amounts of further kinds; all amounts of a computation are of the same kinds."""
@@ -48,6 +50,63 @@ def entitlements(capacity: Amount, weights: Sequence[Amount], demands: Sequence[
         _scaled(demand, level_of[number] / full[number] if number in level_of else 0.0)
         for number, demand in enumerate(demands)
     ]
+
+
+class Node(NamedTuple):
+    """A company or a department among its siblings: its weight, and of a company what it demands (semantics H12).
+
+    A department has a `cap`, infinite in kinds that it does not limit; what it has `kept` is lent to nobody.
+    """
+
+    weight: Amount
+    demand: Amount
+    cap: Amount = ()
+    kept: Amount = ()
+    within: Nodes = MappingProxyType({})
+
+
+Nodes = Mapping[tuple[str, str], Node]
+"""Nodes by what names them."""
+
+
+def entitlements_within(capacity: Amount, nodes: Nodes) -> dict[tuple[str, str], Amount]:
+    """What each company is entitled to: `entitlements` among siblings, then in each department of what that is due.
+
+    A department demands what is demanded in it, in the same proportion, up to its cap. What it keeps is nobody's where
+    it is not demanded in it.
+    """
+    reserved = _reserved(nodes, (0.0,) * len(capacity))
+    return _filled(tuple([max(0.0, each - kept) for each, kept in zip(capacity, reserved, strict=True)]), nodes)
+
+
+def _filled(capacity: Amount, nodes: Nodes) -> dict[tuple[str, str], Amount]:
+    due = entitlements(capacity, [node.weight for node in nodes.values()], [_demand(node) for node in nodes.values()])
+    found: dict[tuple[str, str], Amount] = {}
+    for (name, node), part in zip(nodes.items(), due, strict=True):
+        found |= _filled(part, node.within) if node.cap else {name: part}
+    return found
+
+
+def _demand(node: Node) -> Amount:
+    """What is demanded in it, scaled to its cap."""
+    if not node.within:
+        return node.demand
+    whole = _sum([_demand(each) for each in node.within.values()])
+    over = [cap / each for cap, each in zip(node.cap, whole, strict=True) if each > cap]
+    return _scaled(whole, min(over, default=1.0))
+
+
+def _reserved(nodes: Nodes, nothing: Amount) -> Amount:
+    """What departments keep and is not demanded in them; of one within another the larger one of both."""
+    found = [nothing]
+    for node in [each for each in nodes.values() if each.cap]:
+        own = zip(node.kept, _demand(node), _reserved(node.within, nothing), strict=True)
+        found.append(tuple([max(kept - wanted, within) for kept, wanted, within in own]))
+    return _sum(found)
+
+
+def _sum(amounts: Sequence[Amount]) -> Amount:
+    return tuple(map(sum, zip(*amounts, strict=True)))
 
 
 def among_equals(capacity: Amount, weight: Amount, demands: Sequence[Amount]) -> list[Amount]:

@@ -1,8 +1,9 @@
-"""The fairness of a span of the log: shares, shortfall, Jain's index, waits, slowdowns, per company or user.
+"""The fairness of a span of the log: shares, shortfall, Jain's index, waits, slowdowns, by company, user, department.
 
 Every figure is a published one, weighted by time:
 
-- entitlement: weighted max-min over all resources (`entitlement`: Ghodsi et al., DRF, NSDI 2011);
+- entitlement: weighted max-min over all resources (`entitlement`: Ghodsi et al., DRF, NSDI 2011); with
+  departments among siblings, from the cluster down (semantics H12);
 - shortfall: entitled minus occupied cores, in core-seconds; its sum over companies as a part of the cluster is
   Armada's fairness error;
 - Jain's index of occupied / entitled (Jain, Chiu, Hawe 1984);
@@ -15,24 +16,26 @@ Every figure is a published one, weighted by time:
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from math import inf
 from operator import add, sub
 from typing import Any, Literal, NamedTuple
 
-from scheduler.model.events import Event
+from scheduler.model.events import AppRegistered, CompanyMoved, DepartmentAdded, Event
 from scheduler.model.quota import Quota
 from scheduler.model.resources import NOTHING, Resources, amounts_of
+from scheduler.rules.entities.companies import Department
 from scheduler.rules.state.cluster import ClusterState
 from scheduler.rules.view.standings import granted_live
-from witness.entitlement import Amount, among_equals, entitlements, jain
-from witness.usage import AppUsage, UsageMeter
+from witness.entitlement import Amount, Node, among_equals, entitlements, entitlements_within, jain
+from witness.usage import AppUsage, UsageMeter, place_of
 
-By = Literal["company", "user"]
+By = Literal["company", "user", "department"]
 Party = tuple[str, str]
-"""A company and one of its users, or "" for the whole company."""
+"""A company and one of its users, or "" for the whole company; or "" and a department."""
 
 SHORTEST_RUN_MS = 10_000
 POINTS = 240
@@ -62,6 +65,8 @@ class PartyStanding:
     granted: Amount = (0, 0)
     quota: Amount = (0.0, 0.0)
     pending: int = 0
+    nested: bool = False
+    """Whether it is a department in another one, which counts it too."""
 
     @property
     def occupied(self) -> Amount:
@@ -72,6 +77,15 @@ class PartyStanding:
     def share(self) -> float:
         """The granted share of the quota, the largest of all kinds (semantics R4); 0 without a quota."""
         return max((has / bought for has, bought in zip(self.granted, self.quota, strict=True) if bought), default=0.0)
+
+    def plus(self, other: PartyStanding) -> PartyStanding:
+        """Both together, without a quota."""
+        return PartyStanding(
+            demand=tuple(map(add, self.demand, other.demand)),
+            entitled=tuple(map(add, self.entitled, other.entitled)),
+            granted=tuple(map(add, self.granted, other.granted)),
+            pending=self.pending + other.pending,
+        )
 
     @property
     def short_cores(self) -> float:
@@ -96,6 +110,9 @@ class Sums:
     """Further kind -> what `_COURSES` names, and the shortfall, each in amount-ms."""
     short_since: int | None = None
     longest_short_ms: int = 0
+    jain: float = 0
+    jain_ms: int = 0
+    """Of a department: Jain's index among what is directly in it, in index-ms, and for how long there was one."""
 
 
 @dataclass
@@ -107,6 +124,7 @@ class ClusterSeries:
     jain: float = 0
     jain_ms: int = 0
     error: float = 0
+    short: float = 0
     queue: float = 0
     others: dict[str, list[float]] = field(default_factory=dict)
     """Further kind -> live and granted, in amount-ms."""
@@ -115,7 +133,8 @@ class ClusterSeries:
 class Fairness(UsageMeter):
     """The figures of one span. A `Meter`, fed with every event from the beginning of the log.
 
-    `keep` records the course over time, `users` the share and shortfall of each user.
+    `keep` records the course over time, `users` the share and shortfall of each user. By department, the parties are
+    all departments and the companies in none; one in another counts in that, and not again in the cluster's figures.
     """
 
     def __init__(self, by: By = "company", *, keep: bool = True, users: bool = False) -> None:
@@ -134,6 +153,8 @@ class Fairness(UsageMeter):
         self._totals: dict[str, dict[Party, _Count]] = {}
         """Company -> its total, under the user "", and that of each user; parties without apps are left out."""
         self._of_users: list[tuple[Party, float, float]] = []
+        self._ratios: dict[str, list[float]] = {}
+        """Department, "" = the cluster -> what is granted / entitled of all that is directly in it."""
         self._known: dict[str, tuple[tuple[object, ...], list[tuple[Party, float, float]]]] = {}
         """Company -> the values that `_of_users` was computed from, and its part of it."""
         self._user_sums: dict[Party, list[float]] = {}
@@ -156,8 +177,17 @@ class Fairness(UsageMeter):
         account = super().observe(state, event)
         if account is not None:
             self._count(account)
+        if self.by == "department" and isinstance(event, AppRegistered | DepartmentAdded | CompanyMoved):
+            self._place(state)
         self._standings = None
         return account
+
+    def _place(self, state: ClusterState) -> None:
+        """Note where the companies of apps that have not ended are now."""
+        places = {company: place_of(state, company) for company in state.companies}
+        for app in state.apps.values():
+            if app.ended is None:
+                self.latest(app.id, state.at).departments = places[app.spec.company]
 
     def _count(self, account: AppUsage) -> None:
         """Update the totals of the app's user and company."""
@@ -182,9 +212,16 @@ class Fairness(UsageMeter):
         capacity = tuple(float(amount) for amount in total)
         quotas = [self._bought(state.quota(name)) for name in companies]
         whole = [self._standing(self._totals[name][name, ""]) for name in companies]
-        due = entitlements(capacity, quotas, [standing.demand for standing in whole])
+        if state.departments:
+            due = self._due_in_departments(state, capacity, companies, quotas, whole)
+        else:
+            due = entitlements(capacity, quotas, [standing.demand for standing in whole])
         standings: dict[Party, PartyStanding] = {}
         self._of_users.clear()
+        if self.by == "department":
+            for quota, entitled, standing in zip(quotas, due, whole, strict=True):
+                standing.entitled, standing.quota = entitled, quota
+            return self._of_departments(state, companies, whole)
         for name, quota, entitled, standing in zip(companies, quotas, due, whole, strict=True):
             if self.by == "user":
                 standings |= self._within(name, entitled, quota)
@@ -200,6 +237,55 @@ class Fairness(UsageMeter):
                     self._known[name] = known
                 self._of_users += known[1]
         return standings
+
+    def _due_in_departments(
+        self,
+        state: ClusterState,
+        capacity: Amount,
+        companies: Sequence[str],
+        quotas: Sequence[Amount],
+        whole: Sequence[PartyStanding],
+    ) -> list[Amount]:
+        """What each company is entitled to, from the cluster down (semantics H12)."""
+        none, within = (0.0,) * len(capacity), defaultdict[str, dict[Party, Node]](dict)
+        for name, quota, standing in zip(companies, quotas, whole, strict=True):
+            within[state.companies[name].department][name, ""] = Node(quota, standing.demand)
+        for each in sorted(state.departments.values(), key=lambda each: -len(each.above)):
+            cap = (inf,) * len(capacity) if each.cap is None else self._bought(each.cap)
+            node = Node(self._weight(state, each), none, cap, self._amount(each.kept), within[each.name])
+            within[each.spec.parent]["", each.name] = node
+        found = entitlements_within(capacity, within[""])
+        return [found[name, ""] for name in companies]
+
+    def _weight(self, state: ClusterState, department: Department) -> Amount:
+        """Its quota, of kinds that this does not name what its companies have by default (semantics H12)."""
+        by_default = Quota(state.fleet.total, max(1, len(state.companies))).times(department.companies, 1)
+        return self._bought(department.quota.with_all(by_default))
+
+    def _of_departments(
+        self, state: ClusterState, companies: Sequence[str], whole: Sequence[PartyStanding]
+    ) -> dict[Party, PartyStanding]:
+        """The standings of all departments with apps, the sums over their companies, and of companies in none."""
+        standings: dict[Party, PartyStanding] = {}
+        self._ratios = {}
+        for name, standing in zip(companies, whole, strict=True):
+            chain = state.companies[name].above
+            if not chain:
+                standings[name, ""] = standing
+            self._note_ratio(chain[0].name if chain else "", standing)
+            for each in chain:
+                before = standings.get(("", each.name))
+                standings["", each.name] = standing if before is None else before.plus(standing)
+        for party in [each for each in standings if each[1]]:
+            department = state.departments[party[1]]
+            nested, quota = bool(department.above), self._weight(state, department)
+            standings[party] = replace(standings[party], quota=quota, nested=nested)
+            self._note_ratio(department.spec.parent, standings[party])
+        return standings
+
+    def _note_ratio(self, department: str, standing: PartyStanding) -> None:
+        if standing.entitled[0] > 0:
+            self._ratios.setdefault(department, []).append(standing.granted[0] / standing.entitled[0])
 
     def _within(self, company: str, entitled: Amount, quota: Amount) -> dict[Party, PartyStanding]:
         """The company's users, with its entitlement divided among them as equals."""
@@ -229,24 +315,19 @@ class Fairness(UsageMeter):
         whole.live += cores * passed
         for kind, amount in state.fleet.total.others:
             _accrue(whole.others.setdefault(kind, [0.0] * 2), (amount, 0.0), passed)
-        whole.queue += sum(standing.pending for standing in standings.values()) * passed
+        whole.queue += sum(standing.pending for standing in standings.values() if not standing.nested) * passed
         ratios = []
         for party, now in standings.items():
             sums = self._sums.setdefault(party, Sums())
-            sums.demand += now.demand[0] * passed
-            sums.entitled += now.entitled[0] * passed
-            sums.granted += now.granted[0] * passed
-            whole.granted += now.granted[0] * passed
-            sums.share += now.share * passed
-            sums.short += now.short_cores * passed
-            sums.beyond_quota += max(0.0, now.entitled[0] - max(now.quota[0], now.granted[0])) * passed
-            for number, kind in enumerate(self._kinds, start=2):
-                _accrue(sums.others.setdefault(kind, [0.0] * 5), _of_kind(now, number), passed)
-                _accrue(whole.others.setdefault(kind, [0.0] * 2), (0.0, now.granted[number]), passed)
-            if cores:
-                whole.error += max(0.0, now.entitled[0] / cores - now.granted[0] / cores) * passed
+            self._add_party(sums, now, passed)
+            if now.nested:
+                continue
+            self._add_to_whole(now, cores, passed)
             if now.entitled[0] > 0:
                 ratios.append(now.granted[0] / now.entitled[0])
+        for department in [each for each in self._ratios if each]:
+            _accrue_jain(self._sums["", department], self._ratios[department], passed)
+        _accrue_jain(whole, ratios, passed)
         for party, sums in self._sums.items():
             standing = standings.get(party)
             if standing is not None and standing.pending and standing.short_cores > 1e-9:
@@ -258,9 +339,25 @@ class Fairness(UsageMeter):
             user = self._user_sums.setdefault(party, [0.0, 0.0])
             user[0] += share * passed
             user[1] += short * passed
-        if len(ratios) > 1:
-            whole.jain += (jain(ratios) or 0.0) * passed
-            whole.jain_ms += passed
+
+    def _add_party(self, sums: Sums, now: PartyStanding, passed: int) -> None:
+        sums.demand += now.demand[0] * passed
+        sums.entitled += now.entitled[0] * passed
+        sums.granted += now.granted[0] * passed
+        sums.share += now.share * passed
+        sums.short += now.short_cores * passed
+        sums.beyond_quota += max(0.0, now.entitled[0] - max(now.quota[0], now.granted[0])) * passed
+        for number, kind in enumerate(self._kinds, start=2):
+            _accrue(sums.others.setdefault(kind, [0.0] * 5), _of_kind(now, number), passed)
+
+    def _add_to_whole(self, now: PartyStanding, cores: int, passed: int) -> None:
+        whole = self._cluster
+        whole.granted += now.granted[0] * passed
+        whole.short += now.short_cores * passed
+        for number, kind in enumerate(self._kinds, start=2):
+            _accrue(whole.others.setdefault(kind, [0.0] * 2), (0.0, now.granted[number]), passed)
+        if cores:
+            whole.error += max(0.0, now.entitled[0] / cores - now.granted[0] / cores) * passed
 
     def of_now(self, state: ClusterState) -> dict[str, PartyStanding]:
         """Company -> its standing in the state, which this meter need not have followed; for a meter by company.
@@ -293,7 +390,8 @@ class Fairness(UsageMeter):
         own = _own_cluster(accounts, self._cluster, span, len(state.companies))
         parties: dict[Party, list[AppUsage]] = {party: [] for party in self._sums}
         for account in accounts:
-            parties.setdefault((account.company, "" if self.by == "company" else account.user), []).append(account)
+            for party in self._parties_of(account):
+                parties.setdefault(party, []).append(account)
         return {
             "by": self.by,
             "fromAt": start,
@@ -302,14 +400,20 @@ class Fairness(UsageMeter):
             "rows": [
                 {
                     "company": party[0],
-                    **({"user": party[1]} if self.by == "user" else {}),
-                    **_of_party(self._sums.get(party, Sums()), span),
+                    **({} if self.by == "company" else {self.by: party[1]}),
+                    **_of_party(self._sums.get(party, Sums()), span, nested=self.by == "department"),
                     **_of_apps(apps, own, start, end),
                 }
                 for party, apps in sorted(parties.items())
             ],
             "series": self._series(start, end),
         }
+
+    def _parties_of(self, account: AppUsage) -> list[Party]:
+        """The parties that the app counts in; of departments, those in which its company was last while it went on."""
+        if self.by == "department" and account.departments:
+            return [("", each) for each in account.departments]
+        return [(account.company, account.user if self.by == "user" else "")]
 
     def of_users(self, state: ClusterState) -> list[dict[str, Any]]:
         """Shares, shortfall, waits, slowdowns and core-hours of each user, as JSON values."""
@@ -354,7 +458,7 @@ class Fairness(UsageMeter):
             "jain": round(whole.jain / whole.jain_ms, 6) if whole.jain_ms else None,
             "fairnessError": _mean(whole.error, span, 6),
             "queueLength": _mean(whole.queue, span),
-            "shortfallCoreS": round(sum(sums.short for sums in self._sums.values()) / 1000, 3),
+            "shortfallCoreS": round(whole.short / 1000, 3),
             **_resources(
                 {
                     kind: {"offered": _mean(live, span), "utilisation": round(granted / live, 6) if live else None}
@@ -371,7 +475,7 @@ class Fairness(UsageMeter):
         points: list[dict[str, Any]] = [{"at": at, "queueLength": 0.0, "shares": {}} for at in range(start, end, step)]
         ends = [at for at, _ in self.course[1:]] + [end]
         for (at, standings), until in zip(self.course, ends, strict=True):
-            pending = sum(standing.pending for standing in standings.values())
+            pending = sum(standing.pending for standing in standings.values() if not standing.nested)
             for number in range((at - start) // step, -(-(until - start) // step)):
                 point = points[number]
                 begins, over = point["at"], min(point["at"] + step, end)
@@ -416,6 +520,12 @@ def _of_kind(now: PartyStanding, number: int) -> list[float]:
     return [demand, entitled, occupied, granted, max(0.0, entitled - occupied)]
 
 
+def _accrue_jain(sums: Sums | ClusterSeries, ratios: Sequence[float], passed: int) -> None:
+    if len(ratios) > 1:
+        sums.jain += (jain(ratios) or 0.0) * passed
+        sums.jain_ms += passed
+
+
 def _accrue(sums: list[float], amounts: Iterable[float], passed: int) -> None:
     for number, amount in enumerate(amounts):
         sums[number] += amount * passed
@@ -430,8 +540,9 @@ def _mean(total: float, span: int, digits: int = 3) -> float | None:
     return round(total / span, digits) if span else None
 
 
-def _of_party(sums: Sums, span: int) -> dict[str, Any]:
+def _of_party(sums: Sums, span: int, *, nested: bool = False) -> dict[str, Any]:
     return {
+        **({"jain": round(sums.jain / sums.jain_ms, 6) if sums.jain_ms else None} if nested else {}),
         "demandCores": _mean(sums.demand, span),
         "entitledCores": _mean(sums.entitled, span),
         "occupiedCores": _mean(sums.granted, span),

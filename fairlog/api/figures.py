@@ -214,7 +214,7 @@ def audited_as_json(audited: Audit) -> dict[str, Any]:
     }
 
 
-def fairness(source: LogSource, by: Literal["company", "user"]) -> object:
+def fairness(source: LogSource, by: Literal["company", "user", "department"]) -> object:
     """How fair the log was, as `fairlog fairness --json` prints it."""
     meter, audited = Fairness(by=by), Audited(source.facts())
     state, span = measure(audited, meter)

@@ -99,7 +99,9 @@ class LogReads:
         self._sight.check_may(who, "cluster-read")
         return self._from_log("audit")
 
-    def fairness(self, who: By, *, by: Literal["company", "user"] = "company", at: int | None = None) -> Viewed:
+    def fairness(
+        self, who: By, *, by: Literal["company", "user", "department"] = "company", at: int | None = None
+    ) -> Viewed:
         """How fair the log was, as `fairlog fairness --json` prints it. Raises: NotAllowed, TooLong, NotReady."""
         self._sight.check_may(who, "cluster-read")
         return self._from_log("fairness", to=at, by=by)

@@ -639,10 +639,14 @@ ROUTES: tuple[Route, ...] = (
         "/v1/fairness",
         "fairness",
         "cluster-read",
-        "How fair the log was to companies or users.",
+        "How fair the log was to companies, users or departments.",
         "value",
         params=(
-            Param("by", {"type": "string", "enum": ["company", "user"]}, "Figures of companies or users."),
+            Param(
+                "by",
+                {"type": "string", "enum": ["company", "user", "department"]},
+                "Figures of companies, users or departments.",
+            ),
             Param("at", _SEQ, "Up to this log position."),
             _FRESH,
         ),

@@ -82,7 +82,7 @@ def _table(report: dict[str, Any]) -> str:
     head = "".join(f"<th>{name}</th>" for name in ("who", *(name for name, _ in columns)))
     lines = []
     for row in report["rows"]:
-        cells = [" ".join(filter(None, (row["company"], row.get("user"))))]
+        cells = [" ".join(filter(None, (row["company"], row.get("user"), row.get("department"))))]
         cells += [render.duration(row[key]) if key.endswith("Ms") else str(row[key]) for _, key in columns]
         lines.append("<tr>" + "".join(f"<td>{_text(cell)}</td>" for cell in cells) + "</tr>")
     return f"<table><tr>{head}</tr>{''.join(lines)}</table>"

@@ -92,7 +92,7 @@ VERBS = {
     "audit": ("audit", "Check every decision in the log against the rules."),
     "checkpoint": ("log", "Print the end of the log as SEQ:DIGEST."),
     "replay": ("replay", "Play the log as a live view: shares, queue, workers and decisions."),
-    "fairness": ("figures", "Report how fair the log was to companies and users."),
+    "fairness": ("figures", "Report how fair the log was to companies, users or departments."),
     "statement": ("figures", "Report a month's resource use of a company, a department or the cluster."),
     "efficiency": ("efficiency", "Report what apps used of what they were granted, and what they wasted."),
     "whatif": ("whatif", "Replay the log's inputs, or a trace, under other rules and compare."),

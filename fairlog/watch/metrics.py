@@ -21,7 +21,12 @@ from recovery.failover.exporter import histogram
 from scheduler.model.quota import Quota
 from scheduler.model.resources import Resources
 from scheduler.model.states import AppState, WorkerStatus
-from scheduler.rules.view.standings import NOWHERE, granted_live, standings
+from scheduler.rules.view.standings import (
+    NOWHERE,
+    Standing,
+    granted_live,
+    standings,
+)
 from scheduler.store.estimates import ErrorsOfEstimates, errors
 from witness.fairness import Fairness, shortfall
 from witness.pending_reasons import waits_for
@@ -60,6 +65,7 @@ class StateFigures(NamedTuple):
     """Company -> since when (ms) its oldest pending app that is ready waits."""
     amounts: Mapping[str, Mapping[str, Resources]]
     """`granted`, `claimed`, `assured` -> company -> amounts."""
+    departments: Mapping[str, Standing]
     quotas: Mapping[str, Quota]
     offered: Resources
     held: Resources
@@ -194,6 +200,7 @@ def standing_of(state: ClusterState, around: Around) -> StateFigures:
         apps=apps,
         oldest=oldest,
         amounts=_amounts(state),
+        departments=_departments(state),
         quotas={name: state.quota(name) for name in state.companies},
         offered=state.fleet.total,
         held=state.balance.granted,
@@ -216,6 +223,12 @@ def _amounts(state: ClusterState) -> dict[str, dict[str, Resources]]:
         "claimed": {name: standing.demand for name, standing in each.items()},
         "assured": {name: standing.entitled for name, standing in each.items()},
     }
+
+
+def _departments(state: ClusterState) -> dict[str, Standing]:
+    """What the companies in each department want, are entitled to and hold (semantics H12)."""
+    stand = standings(state) if state.departments else {}
+    return {name: stand.get(("", name), NOWHERE) for name in state.departments}
 
 
 def _waits(app: App) -> bool:
@@ -250,6 +263,13 @@ def of_state(now: StateFigures, reasons: Mapping[tuple[str, str], int], now_ms: 
             (company, *unit): amount for company, held in now.amounts[name].items() for unit, amount in _kinds(held)
         }
         yield _gauges(f"company_{name}", text, ("company", "kind", "unit"), amounts)
+    for name, text in _OF_DEPARTMENTS.items():
+        amounts = {
+            (department, *unit): amount
+            for department, standing in now.departments.items()
+            for unit, amount in _kinds(getattr(standing, name))
+        }
+        yield _gauges(f"department_{name}", text, ("department", "kind", "unit"), amounts)
     quotas = {
         (company, kind, unit): amount / quota.denominator
         for company, quota in now.quotas.items()
@@ -282,6 +302,13 @@ _AMOUNTS = {
     "granted": "What the apps of a company are granted on live workers.",
     "claimed": "What they are granted and can still use; by entitlement, their demand.",
     "assured": "What a company is assured while the cluster is short; by entitlement, what it is entitled to.",
+}
+
+
+_OF_DEPARTMENTS = {
+    "held": "What the companies in a department hold, however deep, without what leaves.",
+    "entitled": "What they are entitled to.",
+    "below": "What their apps hold less than their entitlements.",
 }
 
 

@@ -1127,10 +1127,14 @@ class KindUse(Camel, frozen=True, kw_only=True):
 
 
 class PartyFigures(Waits, frozen=True, kw_only=True):
-    """The figures of a company or a user; means over time, in cores."""
+    """The figures of a company, a user or a department; means over time, in cores."""
 
     company: str
+    """Of a department "", and of a company in none its name."""
     user: str | None = None
+    department: str | None = None
+    jain: float | None = None
+    """Of a department: Jain's index among what is directly in it."""
     demand_cores: float | None
     entitled_cores: float | None
     occupied_cores: float | None
@@ -1173,11 +1177,11 @@ class StepMeans(Camel, frozen=True, kw_only=True):
 
 
 class FairnessFigures(Camel, frozen=True, kw_only=True):
-    """How fair a span was to companies or users."""
+    """How fair a span was to companies, users or departments."""
 
     verdict: str | None = None
     log: LogSpan | None = None
-    by: Literal["company", "user"]
+    by: Literal["company", "user", "department"]
     from_at: int
     to_at: int
     cluster: ClusterFigures

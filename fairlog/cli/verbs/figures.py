@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from fairlog.cli.sources import Source
 
-By = Literal["company", "user"]
+By = Literal["company", "user", "department"]
 Level = Literal["department", "company", "user"]
 _MONTH = re.compile(r"(?!9999)([1-9]\d{3})-(0[1-9]|1[0-2])", re.ASCII)
 
@@ -42,22 +42,25 @@ def read_month(text: str) -> tuple[Bound, Bound]:
 @span_options
 @click.option(
     "--by",
-    type=click.Choice(["company", "user"]),
+    type=click.Choice(["company", "user", "department"]),
     default="company",
     show_default=True,
-    help="Report per company or per user.",
+    help="Report per company, per user, or per department.",
 )
 @file_option("--html", help="Write a page of charts to FILE.")
 @as_json
 @on_log
 def fairness(source: Source, *, first: Bound, last: Bound, by: By, html: Path | None, as_json: bool) -> None:
-    """Report how fair the log was to companies and users.
+    """Report how fair the log was to companies, users or departments.
 
     Entitlement is the max-min fair share of all resources, by water-filling over quotas and limited by demand
     (Dominant Resource Fairness, Ghodsi 2011). Shortfall is the entitlement that was not granted, in core-seconds;
     fairness error (as in Armada) is its mean as a part of the cluster. Jain's index is computed over occupied /
     entitled. Finish-time fairness (Themis, Mahajan 2020) is the time taken divided by the time on a dedicated 1/N of
     the cluster. Out of turn is the longest time that a company or user with a pending app stayed below entitlement.
+
+    By department, a line sums up all companies in the department, however deep, and JAIN compares what is directly in
+    it. Companies in no department have a line of their own.
 
     --html writes one page that needs no network.
     """
@@ -106,15 +109,16 @@ def _print_fairness(report: dict[str, Any]) -> None:
     owed = "-" if error is None else f"{100 * error:.1f}%"
     click.echo(f"shortfall on average {owed} of the cluster was owed to somebody and not given")
     click.echo(f"used      {_number(whole['utilisation'])} of the cores, {_number(whole['queueLength'])} apps pending")
-    who = ("COMPANY", "USER") if report["by"] == "user" else ("COMPANY",)
-    tables = ((_CORES, _cores), (_WAITS, _waits)) if report["rows"] else ((_CORES, _cores),)
+    who = {"user": ("COMPANY", "USER"), "department": ("DEPARTMENT", "COMPANY")}.get(report["by"], ("COMPANY",))
+    cores = (_CORES, _cores) if report["by"] != "department" else (("JAIN", *_CORES), _with_jain)
+    tables = (cores, (_WAITS, _waits)) if report["rows"] else ((_CORES, _cores),)
     for headings, figures in tables:
-        rows = [(*(row[name.lower()] for name in who), *figures(row)) for row in report["rows"]]
+        rows = [(*(row[name.lower()] or "-" for name in who), *figures(row)) for row in report["rows"]]
         click.echo()
         render.print_table((*who, *headings), rows, empty="No app existed in this span.")
     if kinds := whole.get("resources"):
         rows = [
-            (kind, *(row[name.lower()] for name in who), *map(_number, row["resources"][kind].values()))
+            (kind, *(row[name.lower()] or "-" for name in who), *map(_number, row["resources"][kind].values()))
             for kind in kinds
             for row in report["rows"]
             if kind in row.get("resources", {})
@@ -132,8 +136,8 @@ def _in_a_sentence(report: dict[str, Any]) -> str:
     if not short:
         return "Everybody held all that was due, at every moment."
     most, span_s = short[0], (report["log"]["toAt"] - report["log"]["fromAt"]) / 1000
-    who = f"{most['user']} of {most['company']}" if report["by"] == "user" else most["company"]
-    due, owed = (most["entitledCores"] or 0) * span_s, sum(row["shortfallCoreS"] for row in short)
+    who = f"{most['user']} of {most['company']}" if report["by"] == "user" else most["company"] or most["department"]
+    due, owed = (most["entitledCores"] or 0) * span_s, report["cluster"]["shortfallCoreS"]
     others = "" if len(short) == 1 else f"; {len(short)} parties missed {owed:.0f} core-s in all"
     return f"{who} missed the most of what was due: {most['shortfallCoreS']:.0f} of {due:.0f} core-s{others}."
 
@@ -159,6 +163,10 @@ def _cores(row: dict[str, Any]) -> tuple[object, ...]:
         f"{row['shortfallCoreS']:g} core-s",
         render.duration(row["longestOutOfTurnMs"]),
     )
+
+
+def _with_jain(row: dict[str, Any]) -> tuple[object, ...]:
+    return _number(row["jain"]), *_cores(row)
 
 
 def _waits(row: dict[str, Any]) -> tuple[object, ...]:

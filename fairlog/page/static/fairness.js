@@ -7,7 +7,7 @@ import { num, numCell, table } from "/page/parts.js";
 
 const PARTIES = 24;
 
-export const party = (row) => (row.user ? `${row.company} ${row.user}` : row.company);
+export const party = (row) => row.department || (row.user ? `${row.company} ${row.user}` : row.company);
 
 /** Who missed the most of what was due, and below it all that was due and not held. */
 export function verdict({ rows, fromAt, toAt }) {
@@ -79,7 +79,8 @@ export const fairness = {
     const by = context.query.by || "company";
     const { jain } = value.cluster;
     const { part: shown, nav } = paged(value.rows, "/fairness", context.query, "page", PARTIES);
-    const titled = (row) => link("/company", { name: row.company }, name(party(row)));
+    const titled = (row) =>
+      row.department ? name(row.department) : link("/company", { name: row.company }, name(party(row)));
     return [
       verdict(value),
       h(
@@ -102,7 +103,7 @@ export const fairness = {
               value: by,
               onchange: (event) => context.go(address("/fairness", { ...context.query, by: event.target.value })),
             },
-            ["company", "user"].map((each) => h("option", { value: each, key: each }, each)),
+            ["company", "user", "department"].map((each) => h("option", { value: each, key: each }, each)),
           ),
         ),
       ),
@@ -115,7 +116,7 @@ export const fairness = {
         table(
           "Figures by party",
           [
-            by === "user" ? "User" : "Company",
+            { user: "User", department: "Department" }[by] ?? "Company",
             num("Entitled"),
             num("Held"),
             num("Short"),

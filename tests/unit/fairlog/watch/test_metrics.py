@@ -18,10 +18,18 @@ from fairlog.watch.metrics import Metrics, Tasks, standing_of
 from fairlog.watch.tally import Tally
 from recovery.failover.exporter import CannotExport, Collector, Exporter
 from recovery.failover.lease import Member
-from scheduler.model.commands import RegisterCompany, RegisterKind, RegisterWorker, SubmitApp
+from scheduler.model.commands import (
+    AddDepartment,
+    MoveCompany,
+    RegisterCompany,
+    RegisterKind,
+    RegisterWorker,
+    SubmitApp,
+)
 from scheduler.model.events import CompanyRegistered, DriverAllocated, ExecutorAllocated
 from scheduler.rules.stage.turn import Turn
 from scheduler.rules.state.cluster import ClusterState
+from scheduler.rules.view.standings import standings
 from scheduler.service.measures import COMMIT_S, TURN_EVENTS, Measures
 from scheduler.store.estimates import Given, compare, keep
 from scheduler.store.keys import Keys
@@ -70,6 +78,21 @@ def state() -> ClusterState:
 @pytest.fixture
 def metrics(fake: fakeredis.FakeRedis, state: ClusterState) -> Metrics:
     return Metrics(fake, KEYS, Tally(), read=lambda look: look(state), around=lambda: AROUND)
+
+
+def test_departments_have_the_sums_of_their_companies(fake: fakeredis.FakeRedis, state: ClusterState) -> None:
+    turn = Turn(state, NOW)
+    turn.take(AddDepartment(department="physics"))
+    turn.take(AddDepartment(department="empty", parent="physics"))
+    turn.take(MoveCompany(company="acme", department="physics"))
+    turn.settle()
+    of_physics = standings(state)["", "physics"]
+    found = parsed(Metrics(fake, KEYS, Tally(), read=lambda look: look(state), around=lambda: AROUND).text()[0])
+    for name in ("held", "entitled", "below"):
+        cores = value(found, f"fairlog_department_{name}", department="physics", kind="cores", unit="cores")
+        assert cores == getattr(of_physics, name).cores
+        assert value(found, f"fairlog_department_{name}", department="empty", kind="cores", unit="cores") == 0
+    assert of_physics.held.cores == 8
 
 
 def test_it_says_what_the_state_and_its_surroundings_are(metrics: Metrics, state: ClusterState) -> None:
