@@ -69,19 +69,22 @@ def overview(state: ClusterState) -> dict[str, Any]:
     waiting = _longest_waits(state)
     pending = Counter(app.spec.company for app in state.apps.values() if app.ended is None and not app.admitted)
     running = Counter(app.spec.company for app in state.apps.values() if app.ended is None and app.admitted)
+    shown = shares(state)
     companies = [
         CompanyNow(
             **_now(each),
+            department=state.companies[each.company].department,
             pending=pending[each.company],
             admitted=running[each.company],
             longest=_waiter(state, waiting[each.company]) if each.company in waiting else None,
         )
-        for each in shares(state).companies
+        for each in shown.companies
     ]
     return {
         "capacity": _capacity(state),
         "apps": {name: counts[name] for name in get_args(AppState)},
         "companies": companies,
+        "departments": shown.departments,
         "workers": dict(Counter(_condition(worker) for worker in state.workers.values())),
     }
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
 FOLDER = Path(__file__).parent / "static"
-VIEWS = ("/", "/apps", "/app", "/company", "/workers", "/fairness", "/log", "/what-if", "/settings")
+VIEWS = ("/", "/apps", "/app", "/company", "/department", "/workers", "/fairness", "/log", "/what-if", "/settings")
 """The addresses of the views; each is the same document, which shows the view of its address."""
 _GUESSED = {"/app": "/app?id=", "/apps": "/app?id=", "/company": "/company?name=", "/workers": "/workers?worker="}
 """Where a name behind a view's address leads: people write `/app/report-7`, as the API's addresses are."""

@@ -1275,6 +1275,8 @@ class Waiter(Camel, frozen=True, kw_only=True):
 class CompanyNow(CompanyShare, frozen=True, kw_only=True):
     """A company as the page shows it; `part`, `claim` and `beyond`: entitled, demand and lent by earlier names."""
 
+    department: str = ""
+    """The department that it is in, "" = none."""
     part_cores: int
     part_memory: int
     claim_cores: int
@@ -1345,6 +1347,8 @@ class Overview(Camel, frozen=True, kw_only=True):
     capacity: list[Capacity]
     apps: dict[str, int]
     companies: list[CompanyNow]
+    departments: list[DepartmentShown]
+    """From the top down, each after the one that it is in."""
     workers: dict[str, int]
     health: HealthShown
     decisions: list[DecisionTold]
@@ -1506,7 +1510,6 @@ class CompanyCard(CompanyNow, frozen=True, kw_only=True):
     default_max_runtime: int | None
     max_max_runtime: int | None
     end_idle: bool = False
-    department: str = ""
     used_core_ms: int
     used_memory_ms: int
     used_resources: Further | None = None

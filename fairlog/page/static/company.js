@@ -1,6 +1,7 @@
 // A company: what it holds, its queue, whether it was treated fairly, and its statement.
 
 import { h } from "/page/dom.js";
+import { departmentLink } from "/page/department.js";
 import {
   address,
   ask,
@@ -122,6 +123,7 @@ export const company = {
           ["Quota", cores(card.quotaCores), ", ", memory(card.quotaMemory), h("span", { class: "faint" }, ` ${quota}`)],
           ["Below its entitlement", cores(card.shortCores)],
           ["Lent to it", cores(card.beyondCores)],
+          card.department ? ["Department", departmentLink(card.department)] : null,
           ["May borrow", card.borrow ? "yes" : "no"],
           card.endIdle ? ["Ends what is unused", "yes"] : null,
         ]),

@@ -2,6 +2,7 @@
 
 import { overlaid, widthOf } from "/page/charts.js";
 import { h } from "/page/dom.js";
+import { barOf, departmentLink, tree } from "/page/department.js";
 import { address, amount, cores, link, name, now, number, plural, read, time } from "/page/core.js";
 import {
   bar,
@@ -28,6 +29,28 @@ const HREFS = {
   deviation: () => address("/log"),
   audit_stopped: () => address("/log"),
 };
+
+/** A department in the table of companies: the sums of what is in it. */
+function ofDepartment(each, value, total) {
+  const inIt = tree(value, each.department).filter((one) => one.company);
+  return h(
+    "tr",
+    { key: `department ${each.department}`, class: "department" },
+    h("th", { scope: "row", class: `in-${each.depth}` }, departmentLink(each.department)),
+    h("td", { class: "wide" }, barOf(each, total)),
+    numCell(cores(each.grantedCores)),
+    numCell(cores(each.demandCores)),
+    numCell(cores(each.entitledCores)),
+    numCell(cores(each.quotaCores)),
+    numCell(
+      plural(
+        inIt.reduce((sum, one) => sum + one.pending, 0),
+        "app",
+      ),
+    ),
+    cell(h("span", { class: "faint" }, plural(inIt.length, "company", "companies"))),
+  );
+}
 
 /** What is wrong in one short sentence; what goes on if nothing is. Below it a row a condition, with what to do. */
 function health(value) {
@@ -207,19 +230,21 @@ export const overview = {
             num("Pending"),
             "Longest wait",
           ],
-          value.companies.map((each) =>
-            h(
-              "tr",
-              { key: each.company },
-              h("th", { scope: "row" }, companyLink(each.company)),
-              h("td", { class: "wide" }, companyBar(each, total)),
-              numCell(cores(each.grantedCores)),
-              numCell(cores(each.claimCores)),
-              numCell(cores(each.partCores)),
-              numCell(cores(each.quotaCores)),
-              numCell(link("/apps", { company: each.company, state: "pending" }, plural(each.pending, "app"))),
-              cell(waiter(each)),
-            ),
+          tree(value).map((each) =>
+            !each.company
+              ? ofDepartment(each, value, total)
+              : h(
+                  "tr",
+                  { key: each.company },
+                  h("th", { scope: "row", class: `in-${each.depth}` }, companyLink(each.company)),
+                  h("td", { class: "wide" }, companyBar(each, total)),
+                  numCell(cores(each.grantedCores)),
+                  numCell(cores(each.claimCores)),
+                  numCell(cores(each.partCores)),
+                  numCell(cores(each.quotaCores)),
+                  numCell(link("/apps", { company: each.company, state: "pending" }, plural(each.pending, "app"))),
+                  cell(waiter(each)),
+                ),
           ),
           "No company is registered yet; an operator adds one.",
           { class: "companies" },

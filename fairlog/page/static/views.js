@@ -54,6 +54,13 @@ export const views = [
     ticks: true,
     home: (session) => address("/company", session.company ? { name: session.company } : {}),
   }),
+  view("department", {
+    path: "/department",
+    name: "department",
+    under: "/",
+    title: (query) => query.name || "Department",
+    topics: ["apps", "companies", "workers"],
+  }),
   view("workers", {
     path: "/workers",
     name: "workers",

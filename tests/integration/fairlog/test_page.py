@@ -18,12 +18,15 @@ import pytest
 from fairlog.api.client import ApiClient
 from scheduler.model.commands import (
     AddAccount,
+    AddDepartment,
     ConfigureCluster,
     HoldApp,
     IssueToken,
     KillApp,
+    MoveCompany,
     RegisterCompany,
     RegisterWorker,
+    RemoveDepartment,
     RemoveWorker,
     RevokeToken,
     SubmitApp,
@@ -49,7 +52,18 @@ HOSTILE = "<img src=x onerror=alert(1)>"
 OUTPUT = "first line\\n<script>alert(1)</script>\\nsecond \\342\\200\\256 \\033[31mline"
 PATIENCE_MS = 1000 * HOPELESS_S
 """How long a walk waits for what is to come: a busy machine is slow."""
-VIEWS = ("/", "/apps", "/app?id=waits", "/company?name=acme", "/workers", "/fairness", "/log", "/what-if", "/settings")
+VIEWS = (
+    "/",
+    "/apps",
+    "/app?id=waits",
+    "/company?name=acme",
+    "/department?name=lab",
+    "/workers",
+    "/fairness",
+    "/log",
+    "/what-if",
+    "/settings",
+)
 DARK = {"/", "/app?id=waits", "/workers", "/what-if"}
 """Those that together have every colour."""
 LOADING = re.compile("Failed to load resource")
@@ -100,6 +114,7 @@ def rigged(home: Path, browser: Browser) -> Iterator[Rig]:
         made = Rig(said["api"], shell, api, browser, [])
         api.send(RegisterCompany(company="acme", cores=8, memory_mb=16384))
         api.send(RegisterCompany(company="globex", part="1/4"))
+        api.send(AddDepartment(department="lab"))
         made.submit("prints", command=("sh", "-c", 'printf "$0"; echo oops >&2', OUTPUT), name=HOSTILE)
         wait_until(lambda: api.view("app", app="prints")["state"] == "finished", "the end of an app")
         made.submit("runs", cores=8, tasks=8, command=("sleep", "600"), name=HOSTILE)
@@ -382,6 +397,36 @@ def test_a_company_sees_its_queue_its_statement_and_whether_it_was_treated_fairl
     page.locator("details[open] .decisions a").filter(has_text="runs.").first.click()
     has(page.locator(".card"), "Workers with room")
     has(page.locator(".card"), "← chosen")
+
+
+def test_departments_are_a_tree_over_their_companies(page: Page, rig: Rig) -> None:
+    rig.api.send(AddDepartment(department="optics", parent="lab"))
+    rig.api.send(MoveCompany(company="acme", department="optics"))
+    rig.api.send(MoveCompany(company="globex", department="lab"))
+    try:
+        show(page, rig, "/")
+        companies = page.locator("table.companies tbody")
+        has(companies, "optics")
+        assert companies.locator("th").all_inner_texts() == ["lab", "optics", "acme", "globex"]
+        assert [row.get_attribute("class") for row in companies.locator("th").all()] == ["in-0", "in-1", "in-2", "in-1"]
+        companies.get_by_role("link", name="lab").click()
+        has(heading(page), "lab")
+        within = page.get_by_role("region", name="Departments and companies in it")
+        has(within, "acme")
+        has(page.locator(".facts").first, "8 cores")
+        page.get_by_role("button", name="Show", exact=True).click()
+        used = page.get_by_role("region", name="Use by department and company")
+        has(used, "optics / acme")
+        with page.expect_download() as download:
+            page.get_by_role("button", name="Download with its digest").click()
+        stated = json.loads(Path(download.value.path()).read_text())
+        assert [each["departments"] for each in stated["rows"] if each["level"] == "department"] == [["optics"]]
+        within.get_by_role("link", name="acme").click()
+        has(page.locator(".facts").first, "optics")
+    finally:
+        rig.api.send(MoveCompany(company="globex", department=""))
+        rig.api.send(MoveCompany(company="acme", department=""))
+        rig.api.send(RemoveDepartment(department="optics"))
 
 
 def test_all_decisions_about_a_company_come_in_pages(page: Page, rig: Rig) -> None:
