@@ -52,7 +52,7 @@ def entitlements(capacity: Amount, weights: Sequence[Amount], demands: Sequence[
     ]
 
 
-class Node(NamedTuple):
+class Sibling(NamedTuple):
     """A company or a department among its siblings: its weight, and of a company what it demands (semantics H12).
 
     A department has a `cap`, infinite in kinds that it does not limit; what it has `kept` is lent to nobody.
@@ -62,14 +62,14 @@ class Node(NamedTuple):
     demand: Amount
     cap: Amount = ()
     kept: Amount = ()
-    within: Nodes = MappingProxyType({})
+    within: Siblings = MappingProxyType({})
 
 
-Nodes = Mapping[tuple[str, str], Node]
-"""Nodes by what names them."""
+Siblings = Mapping[tuple[str, str], Sibling]
+"""Siblings by what names them."""
 
 
-def entitlements_within(capacity: Amount, nodes: Nodes) -> dict[tuple[str, str], Amount]:
+def entitlements_within(capacity: Amount, nodes: Siblings) -> dict[tuple[str, str], Amount]:
     """What each company is entitled to: `entitlements` among siblings, then in each department of what that is due.
 
     A department demands what is demanded in it, in the same proportion, up to its cap. What it keeps is nobody's where
@@ -79,7 +79,7 @@ def entitlements_within(capacity: Amount, nodes: Nodes) -> dict[tuple[str, str],
     return _filled(tuple([max(0.0, each - kept) for each, kept in zip(capacity, reserved, strict=True)]), nodes)
 
 
-def _filled(capacity: Amount, nodes: Nodes) -> dict[tuple[str, str], Amount]:
+def _filled(capacity: Amount, nodes: Siblings) -> dict[tuple[str, str], Amount]:
     due = entitlements(capacity, [node.weight for node in nodes.values()], [_demand(node) for node in nodes.values()])
     found: dict[tuple[str, str], Amount] = {}
     for (name, node), part in zip(nodes.items(), due, strict=True):
@@ -87,7 +87,7 @@ def _filled(capacity: Amount, nodes: Nodes) -> dict[tuple[str, str], Amount]:
     return found
 
 
-def _demand(node: Node) -> Amount:
+def _demand(node: Sibling) -> Amount:
     """What is demanded in it, scaled to its cap."""
     if not node.within:
         return node.demand
@@ -96,7 +96,7 @@ def _demand(node: Node) -> Amount:
     return _scaled(whole, min(over, default=1.0))
 
 
-def _reserved(nodes: Nodes, nothing: Amount) -> Amount:
+def _reserved(nodes: Siblings, nothing: Amount) -> Amount:
     """What departments keep and is not demanded in them; of one within another the larger one of both."""
     found = [nothing]
     for node in [each for each in nodes.values() if each.cap]:

@@ -30,7 +30,7 @@ from scheduler.model.resources import NOTHING, Resources, amounts_of
 from scheduler.rules.entities.companies import Department
 from scheduler.rules.state.cluster import ClusterState
 from scheduler.rules.view.standings import granted_live
-from witness.entitlement import Amount, Node, among_equals, entitlements, entitlements_within, jain
+from witness.entitlement import Amount, Sibling, among_equals, entitlements, entitlements_within, jain
 from witness.usage import AppUsage, UsageMeter, place_of
 
 By = Literal["company", "user", "department"]
@@ -247,12 +247,12 @@ class Fairness(UsageMeter):
         whole: Sequence[PartyStanding],
     ) -> list[Amount]:
         """What each company is entitled to, from the cluster down (semantics H12)."""
-        none, within = (0.0,) * len(capacity), defaultdict[str, dict[Party, Node]](dict)
+        none, within = (0.0,) * len(capacity), defaultdict[str, dict[Party, Sibling]](dict)
         for name, quota, standing in zip(companies, quotas, whole, strict=True):
-            within[state.companies[name].department][name, ""] = Node(quota, standing.demand)
+            within[state.companies[name].department][name, ""] = Sibling(quota, standing.demand)
         for each in sorted(state.departments.values(), key=lambda each: -len(each.above)):
             cap = (inf,) * len(capacity) if each.cap is None else self._bought(each.cap)
-            node = Node(self._weight(state, each), none, cap, self._amount(each.kept), within[each.name])
+            node = Sibling(self._weight(state, each), none, cap, self._amount(each.kept), within[each.name])
             within[each.spec.parent]["", each.name] = node
         found = entitlements_within(capacity, within[""])
         return [found[name, ""] for name in companies]

@@ -143,7 +143,7 @@ def test_a_statement_by_department_ends_with_the_whole(store: EmbeddedStore, con
     assert by_level["cluster"] > 0
     found = run(store, "fairness", "--by", "department").output
     rows = [line.split()[:2] for line in found.splitlines() if line[:2] in ("r ", "p ", "- ")]
-    assert rows[: len(rows) // 2] == [["p", "-"], ["r", "-"]]
+    assert rows[: len(rows) // 2] == [["p", "-"], ["r", "-"], ["-", "solo"]]
     said = json.loads(
         run(store, "statement", "--department", "r", "--by", "department", "--month", "1970-01", "--json").output
     )

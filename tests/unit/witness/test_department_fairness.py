@@ -12,22 +12,22 @@ from scheduler.model.commands import AddDepartment, ChangeDepartment, Command, M
 from tests.property.given import Cluster, submission
 from tests.unit.recorded import facts
 from tests.unit.witness.test_department_statements import under_load
-from witness.entitlement import Node, entitlements_within
+from witness.entitlement import Sibling, entitlements_within
 from witness.fairness import Fairness, shortfall
 
 WEIGHT = (8.0, 64.0)
 
 
-def company(cores: float) -> Node:
-    return Node(WEIGHT, (cores, cores / 4))
+def company(cores: float) -> Sibling:
+    return Sibling(WEIGHT, (cores, cores / 4))
 
 
-def department(within: dict[tuple[str, str], Node], cap: float = inf, kept: float = 0.0) -> Node:
+def department(within: dict[tuple[str, str], Sibling], cap: float = inf, kept: float = 0.0) -> Sibling:
     weight = (8.0 * len(within), 64.0 * len(within))
-    return Node(weight, (0.0, 0.0), (cap, inf), (kept, 0.0), within)
+    return Sibling(weight, (0.0, 0.0), (cap, inf), (kept, 0.0), within)
 
 
-def due(**nodes: Node) -> dict[str, float]:
+def due(**nodes: Sibling) -> dict[str, float]:
     tree = {(name, "") if not node.cap else ("", name): node for name, node in nodes.items()}
     return {name: found[0] for (name, _), found in entitlements_within((32.0, 256.0), tree).items()}
 

@@ -14,7 +14,8 @@ def report(*rows: tuple[str, float], by: str = "company") -> dict[str, Any]:
     told = [
         {"company": company, "user": "ann", "entitledCores": 4.0, "shortfallCoreS": short} for company, short in rows
     ]
-    return {"by": by, "rows": told, "log": {"fromAt": 0, "toAt": 10_000}}
+    whole = {"shortfallCoreS": sum(short for _, short in rows)}
+    return {"by": by, "rows": told, "cluster": whole, "log": {"fromAt": 0, "toAt": 10_000}}
 
 
 @pytest.mark.parametrize(
