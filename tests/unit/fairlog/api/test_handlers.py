@@ -400,9 +400,9 @@ def test_an_admin_of_a_department_sees_what_is_in_it(api: Handlers) -> None:
     month = datetime.now(UTC).strftime("%Y-%m")
     assert value(api.log.statement(head, "acme", month=month))["company"] == "acme"
     assert value(api.log.departments_statement(head, month=month, department="research"))["rows"]
-    for wrong in ({"department": "sales"}, {}):
+    for wrong in ("sales", ""):
         with pytest.raises(NotAllowed):
-            api.log.departments_statement(head, month=month, **wrong)
+            api.log.departments_statement(head, month=month, department=wrong)
     with pytest.raises(NotAllowed):
         api.log.statement(head, "globex", month=month)
     api.sender.send(head, KillApp(app="mine"))

@@ -565,12 +565,12 @@ CASES = [
     Case(INHABITED, RoleGranted(account="acme/ann", role="operator"), "I2", "cannot be given the role operator"),
     Case(INHABITED, RoleRevoked(account="acme/ann", role="admin"), "I2", "account 'acme/ann' has no role admin"),
     *(
-        Case(before, RoleGranted(account="acme/ann", role=role, department=name), "I2", "an admin of the department")
-        for before, role, name in (
-            (ADMIN, "admin", "elsewhere"),
-            (ADMIN, "user", "research"),
-            ([*ADMIN, OF_RESEARCH], "admin", "research"),
-            (ADMIN[:-1], "admin", "research"),
+        Case(before, granted, "I2", "an admin of the department")
+        for before, granted in (
+            (ADMIN, replace(OF_RESEARCH, department="elsewhere")),
+            (ADMIN, replace(OF_RESEARCH, role="user")),
+            ([*ADMIN, OF_RESEARCH], OF_RESEARCH),
+            (ADMIN[:-1], OF_RESEARCH),
         )
     ),
     Case(ADMIN, RoleRevoked(account="acme/ann", role="admin", department="research"), "I2", "is no admin of the"),
