@@ -63,7 +63,7 @@ def served_by(worker: Worker, pending: Sequence[Wanted], settings: ClusterConfig
 
 
 def timers_of(app: App, settings: ClusterConfigured, at: int) -> list[tuple[int, What]]:
-    """Times (ms) at which a wait, elastic step, idle timeout, exclusion or runtime ends (L5, L6, W7, X2).
+    """Times (ms) at which a wait, elastic step, idle timeout, exclusion, runtime or loan ends (L5, L6, W7, X2, H11).
 
     `at` is the time of the last event.
     """
@@ -72,19 +72,26 @@ def timers_of(app: App, settings: ClusterConfigured, at: int) -> list[tuple[int,
     due: dict[tuple[int, What], None] = {}
     if app.max_runtime_s is not None:
         due.update(dict.fromkeys(_runtime_moments(app, app.max_runtime_s * 1000)))
-    for wanted in app.demand.wanted:
-        if wanted.locations.hosts is not None:
-            for_host, for_rack = settings.locality_wait_host_ms, settings.locality_wait_rack_ms
-            for wait_ms in (for_host, for_rack, for_host + for_rack):
-                due[wanted.since + wait_ms, "delay"] = None
+    due.update(dict.fromkeys(_delay_moments(app, settings)))
     if app.elastic:
         due.update(dict.fromkeys(_elastic_moments(app, settings, at)))
     for trouble in app.troubles.values():
         if until := kept_until(trouble, settings):
             due[until, "excluded"] = None
+    if app.holds and settings.backfill:
+        due[app.lack.date, "date"] = None
     if app.tries.driver_after:
         due[app.tries.driver_after, "restart"] = None
     return list(due)
+
+
+def _delay_moments(app: App, settings: ClusterConfigured) -> Iterator[tuple[int, What]]:
+    """When a request of the app has waited for a host, a rack, or both (semantics L5)."""
+    for_host, for_rack = settings.locality_wait_host_ms, settings.locality_wait_rack_ms
+    for wanted in app.demand.wanted:
+        if wanted.locations.hosts is not None:
+            for wait_ms in (for_host, for_rack, for_host + for_rack):
+                yield wanted.since + wait_ms, "delay"
 
 
 def _elastic_moments(app: App, settings: ClusterConfigured, at: int) -> Iterator[tuple[int, What]]:

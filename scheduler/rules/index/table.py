@@ -181,7 +181,7 @@ class Indexes:
         timers, name, waits = self.timers, app.id, False
         if app.admitted and app.ended is None:
             waits = bool(app.max_runtime_s is not None or app.spec.elastic or app.demand.wanted or app.troubles)
-            waits = waits or app.tries.driver_after > 0
+            waits = waits or app.tries.driver_after > 0 or bool(app.holds)
         if not (waits or app.not_before or name in self._slots or timers.waits(name)):  # most apps
             return False
         moved = app.restarts > 0 and timers.forget_admissions(name, app.admitted)

@@ -24,12 +24,14 @@ What = Literal[
     "begin",
     "window",
     "over",
+    "date",
 ]
 """A request's delay (L5), an elastic app's step (L6), an idle executor's time-out (L6), how long a lost worker is
 remembered (N3), the end of an app's exclusion from a worker (W7),
 of a suspicion and of the wait for its probe (W8), the end of an app's time and the warning before it (X2), the next
 start of a driver (D3), the beginning and the end of a slot (H10), the time before which an app is not to
-begin (J4), when a worker closes for a window, or who runs there is told to leave, and the end of a window (W14)."""
+begin (J4), when a worker closes for a window, or who runs there is told to leave, the end of a window
+(W14), and the date by which what borrows a target's room is to be gone (H11)."""
 
 OF_A_WORKER = -3
 """The order of what a worker waits for."""

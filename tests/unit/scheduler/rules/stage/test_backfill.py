@@ -170,6 +170,20 @@ def test_who_starts_too_late_has_room_made_for_the_need_again(waiting: Cluster) 
     assert {each.executor for each in of(events, ExecutorRevoked)} == {"slow.0", "lent.0"}
 
 
+def test_who_never_starts_leaves_at_the_date(waiting: Cluster) -> None:
+    """Nothing else happens by then: the date itself is a time that a turn waits for."""
+    assert granted(waiting.turn(asking("never", "a", 8, max_runtime_s=600))) == [("never", "w1")]
+    date = waiting.state.apps["large"].lack.date
+    end(waiting, "lent.0")
+    waiting.turn(KillApp(app="lent"), after_s=0)
+    assert waiting.state.timers.next(waiting.state.at) == date
+    events = waiting.turn(after_s=(date - waiting.state.at) // 1000)
+    assert [(each.executor, each.claimant, each.deadline) for each in of(events, ExecutorRevoked)] == [
+        ("never.0", "large", date)
+    ]
+    assert audit(facts(waiting.records)) == []
+
+
 def test_an_extension_beyond_the_date_makes_it_leave_by_it(waiting: Cluster) -> None:
     submit(waiting, "short", "a", 8, max_runtime_s=600)
     events = waiting.turn(ExtendApp(app="short", by_s=PATIENCE_S))
