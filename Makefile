@@ -57,12 +57,12 @@ $(SPARK_PYTHON): | $(BIN)/python
 # The plugins in the programs that they are for, Snakemake and JupyterHub, and programs that know Slurm, installed in a
 # folder of their own.
 CLIENTS_PYTHON := $(VENV)/clients/bin/python
-CLIENTS := snakemake pytest jupyterhub notebook clusterfutures dask-jobqueue fireworks ipyparallel nipype parsl \
+CLIENTS := snakemake pytest jupyterhub notebook clusterfutures dask-jobqueue fireworks ipyparallel mpi4py mpich nipype parsl \
 	psij-python pysqa qtoolkit reframe-hpc simple_slurm submitit toil
 test-clients: $(VENV)/.test $(CLIENTS_PYTHON)
 	CLIENTS_PYTHON=$(CURDIR)/$(CLIENTS_PYTHON) $(BIN)/python -m pytest --numprocesses=0 -rs \
 		tests/integration/fairlog/test_snakemake.py tests/integration/fairlog/test_jupyterhub.py \
-		tests/integration/fairlog/test_slurm_clients.py $(PYTEST_ARGS)
+		tests/integration/fairlog/test_slurm_clients.py tests/integration/fairlog/test_gangs.py $(PYTEST_ARGS)
 
 $(CLIENTS_PYTHON): | $(BIN)/python
 	$(PYTHON) -m venv $(VENV)/clients

@@ -53,6 +53,7 @@ VERBS = {
     "edition": ("cluster", "Show the edition of the rules of sharing, or go on by the newest one."),
     "submit": ("submit", "Submit an app, which runs CMD one or more times."),
     "run": ("submit", "Submit an app, print its output as it is written, and exit with its code."),
+    "mpirun": ("gangs", "Submit a gang whose executors are the hosts of one mpirun."),
     "torchrun": ("gangs", "Submit a gang whose executors are the nodes of one torchrun."),
     "resubmit": ("submit", "Submit an app again as it was submitted, under a new id."),
     "kill": ("changes", "Kill apps, single executors, or a task."),

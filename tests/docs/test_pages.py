@@ -21,6 +21,7 @@ REASONS = {
     "writes passwords",
     "needs GPUs",
     "needs Java and Spark",
+    "needs MPI",
     "needs PyTorch",
     "needs a Redis with jobs",
     "needs an object store",

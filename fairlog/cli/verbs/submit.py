@@ -57,6 +57,7 @@ from fairlog.cli.printed import leave_stdout
 from fairlog.cli.times import localized
 from fairlog.cli.whose import company_option, user_option
 from fairlog.efficiency import part, peak, percent
+from fairlog.engines.mpi_node import KEY
 from scheduler.model.arrays import index_of, indexes, preferences, written
 from scheduler.model.commands import KillApp, SubmitApp, check_variables, needs_all
 from scheduler.model.errors import CommandRejected, InvalidCommand
@@ -763,7 +764,13 @@ def resubmit(  # noqa: PLR0913 (its options)
         secrets[FILES] = packed(_contents(stage))
     if FILES in request.env and FILES not in secrets:
         raise click.UsageError("give the staged files again with --stage FILE")
-    if SCRIPT in request.env:
+    if KEY in request.env:
+        from fairlog.engines.mpi import variables  # noqa: PLC0415 (few need it)
+
+        own, digest = variables()
+        secrets |= own
+        request = replace(request, script=digest)
+    elif SCRIPT in request.env:
         secrets[SCRIPT] = _script_again(request, script)
     if missing := [name for name in request.env if name not in secrets]:
         raise click.UsageError(f"give the values of {', '.join(missing)} again with --env NAME=VALUE or --env-file")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
+import psutil
 import pytest
 from redis import Redis
 from rq import Queue
@@ -78,6 +80,26 @@ def test_nobody_without_the_key_of_the_app_gets_an_answer(cluster: Site, program
     assert cluster.wait_for_end(app)["state"] == "finished"
 
 
+def test_only_the_executor_of_rank_0_of_a_gang_of_mpi_listens(cluster: Site) -> None:
+    """With a stand-in for mpirun, which waits; what the processes of MPI listen to is MPI's own."""
+    mpirun = cluster.shell.home / "mpi" / "mpirun"
+    mpirun.parent.mkdir()
+    mpirun.write_text('#!/bin/sh\ntest "$1" = --version && exec echo HYDRA\nexec sleep 3600\n')
+    mpirun.chmod(0o755)
+    what = ("--company", "acme", "--user", "ann", "--executors", "2", "--executor-cores", "1")
+    path = f"PATH={mpirun.parent}:{os.environ['PATH']}"
+    app = cluster.shell.ok("mpirun", *what, "--env", path, "--", "true").split()[0]
+    try:
+        wait_until(lambda: " sleep 3600 " in f" {words(cluster.processes_of(app))} ", "mpirun")
+        found = listening(cluster.processes_of(app))
+        assert len(found) == 1, found
+        said = {address: answers(address) for address in found if not isinstance(address, str)}
+        assert said == {address: {} for address in found}
+    finally:
+        cluster.shell.ok("kill", app)
+    cluster.wait_for_end(app)
+
+
 def test_rq_listens_nowhere(cluster: Site, tmp_path: Path) -> None:
     """Its owner and its workers only connect, to the RQ user's own server."""
     servers = Servers(bundled_server(), tmp_path)
@@ -135,6 +157,15 @@ def test_up_has_no_listener_for_other_machines(cluster: Site, tmp_path: Path, ad
     finally:
         del cluster.shell.env["SPARK_HOME"]
     assert (unreachable.code, "or the URL in FAIRLOG_API" in unreachable.err) == (2, True), unreachable.err
+
+
+def words(pids: list[int]) -> str:
+    """The words of the commands of those processes that are still there."""
+    found = []
+    for pid in pids:
+        with suppress(psutil.Error):
+            found += psutil.Process(pid).cmdline()
+    return " ".join(found)
 
 
 def running(cluster: Site, name: str) -> str:

@@ -158,6 +158,7 @@ CALLS: dict[str, list[list[str]]] = {
     "settings": [[], ["--json"], ["--set", f"default_cores={TYPED}"]],
     "submit": [["--company", TYPED, "--user", TYPED, "--", "true"]],
     "run": [["--company", TYPED, "--user", TYPED, "--", "true"]],
+    "mpirun": [["--company", TYPED, "--user", TYPED, "--executors", "2", "--", TYPED]],
     "torchrun": [["--company", TYPED, "--user", TYPED, "--executors", "2", "--", TYPED]],
     "resubmit": [[TYPED]],
     "finish": [["a"], [TYPED]],
