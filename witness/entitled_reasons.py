@@ -24,6 +24,7 @@ from scheduler.rules.view.standings import (
 if TYPE_CHECKING:
     from scheduler.rules.entities.apps import App
     from scheduler.rules.entities.grants import Allocation
+    from scheduler.rules.share.fill import GroupNode
     from scheduler.rules.state.cluster import ClusterState
 
 _NAMED = 5
@@ -148,7 +149,25 @@ def _capped_above(state: ClusterState, app: App) -> Told:
         )
         return text, {**_facts(state, app), "department": group.name}
     text = f"{unit} more would take what other departments lend to nobody, by their lend limits"
-    return text, _facts(state, app)
+    keeping = _keeping(state, app)
+    if keeping is None:
+        return text, _facts(state, app)
+    kept, total = keeping.kept, state.fleet.total
+    text += f"; {keeping.name} alone keeps {kept}, and is entitled to {keeping.used} of it now"
+    if kept.cores >= total.cores or kept.memory_mb >= total.memory_mb:
+        text += f", which is as much as the cluster offers, {total}, so nobody else gets any"
+    text += f"; `fairlog department set {keeping.name} --lend-limit PART` lends more"
+    return text, {**_facts(state, app), "department": keeping.name}
+
+
+def _keeping(state: ClusterState, app: App) -> GroupNode | None:
+    """The department beside the app's which keeps the most cores that are not used in it."""
+    tree = filling_of(state).tree
+    if tree is None:
+        return None
+    own = {each.name for each in state.companies[app.spec.company].above}
+    beside = [each for name, each in tree.groups.items() if name not in own and each.kept.cores > each.used.cores]
+    return max(beside, key=lambda each: (each.kept.cores - each.used.cores, each.name), default=None)
 
 
 def _capped(state: ClusterState, app: App) -> Told:

@@ -507,6 +507,7 @@ class CompanyShare(Stands, frozen=True, kw_only=True):
     quota_resources: dict[str, Exact] | None = None
     cap_cores: Exact | None
     cap_memory: Exact | None
+    cap_resources: dict[str, Exact] | None = None
     share: str
     """Its dominant share by its quota, "n/d" (semantics C3)."""
 
@@ -528,6 +529,7 @@ class DepartmentShown(Stands, frozen=True, kw_only=True):
     """What others may use of it, likewise."""
     cap_cores: Exact | None
     cap_memory: Exact | None
+    cap_resources: dict[str, Exact] | None = None
     companies: int
 
 

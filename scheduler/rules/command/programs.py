@@ -16,7 +16,7 @@ from scheduler.model.quota import Quota
 from scheduler.model.resources import NOTHING, Amounts, Resources
 from scheduler.model.text import MAX_DETAIL
 from scheduler.rules.checks import validate
-from scheduler.rules.checks.validate import check_range, shorten
+from scheduler.rules.checks.validate import check_range, read_limit, shorten
 from scheduler.rules.entities.labels import demand_of, met_by
 from scheduler.rules.placement.executors import PLACEMENTS
 from scheduler.rules.placement.sizing import memory_of
@@ -145,7 +145,8 @@ def check_settings(apps: Iterable[App], settings: ClusterConfigured) -> None:
 def check_together(state: ClusterState, company: Company, command: SubmitApp, app: AppRegistered) -> None:
     """Raises: NeverTogether if all programs of the app can never run at once (semantics N3), InvalidCommand.
 
-    Counted are the workers of N3, as if they were empty, and the quota of a company that may not borrow.
+    Counted are the workers of N3, as if they were empty, the quota of a company that may not borrow, and the caps of
+    departments with a quota of their own that it is in (H12).
     """
     if not (command.all_at_once or command.gang):
         return
@@ -159,16 +160,35 @@ def check_together(state: ClusterState, company: Company, command: SubmitApp, ap
     most = sum([worker.offer.holds(sizing.each) for worker in known if met_by(demand, worker.labels, worker.taints)])
     if number > most:
         raise NeverTogether(number, str(sizing.each), "the cluster, were it empty,", most, gang=command.gang)
-    spec = company.spec
-    if spec.may_borrow or spec.by_default:
-        return
-    quota = state.quota(spec.company)
-    if spec.part is not None:
-        numerator, denominator = map(int, spec.part.split("/"))
-        quota = Quota(sum([worker.offer for worker in known], NOTHING) * numerator, denominator)
-    most = quota.holds(sizing.each)
-    if number > most:
-        raise NeverTogether(number, str(sizing.each), f"the quota of company {spec.company!r}", most, gang=command.gang)
+    offered = sum([worker.offer for worker in known], NOTHING)
+    for whose, bound in _bounds(company, offered):
+        most = bound.holds(sizing.each)
+        if number > most:
+            raise NeverTogether(number, str(sizing.each), whose, most, gang=command.gang)
+
+
+def _bounds(company: Company, offered: Resources) -> list[tuple[str, Quota]]:
+    """The quota of a company that may not borrow, and the caps of departments, of a cluster that offers so much.
+
+    What is theirs by default or a sum, which changes with others, is left out.
+    """
+    found, spec = [], company.spec
+    if not spec.may_borrow and (bought := _stated(spec.amounts, spec.part, spec.kinds, offered)) is not None:
+        found.append((f"the quota of company {spec.company!r}", bought))
+    for each in company.above:
+        quota = _stated(each.spec.amounts, each.spec.part, each.spec.kinds, offered)
+        if quota is not None and each.spec.borrow_limit is not None:
+            numerator, denominator = read_limit(each.spec.borrow_limit)
+            cap = quota.times(numerator + denominator, denominator)
+            found.append((f"the cap of department {each.name!r}", cap))
+    return found
+
+
+def _stated(amounts: Resources | None, part: str | None, kinds: tuple[str, ...], offered: Resources) -> Quota | None:
+    """A quota of amounts, or a part of what is offered; None without either."""
+    if amounts is not None:
+        return Quota(amounts, named=kinds)
+    return None if part is None else Quota(offered, 1).times(*read_limit(part))
 
 
 def resized(app: App, sizing: Fixed, cores: int | None, memory_mb: int | None, others: Amounts | None) -> Fixed:

@@ -470,8 +470,7 @@ def _departments(state: ClusterState, found: Mapping[Side, Standing]) -> list[De
             **_quota(each.quota),
             borrow_limit=each.spec.borrow_limit,
             lend_limit=each.spec.lend_limit,
-            cap_cores=None if each.cap is None else _exact(each.cap.amount.cores, each.cap.denominator),
-            cap_memory=None if each.cap is None else _exact(each.cap.amount.memory_mb, each.cap.denominator),
+            **({"cap_cores": None, "cap_memory": None} if each.cap is None else _quota(each.cap, "cap")),
             companies=each.companies,
             **_balance(each.balance),
             **_stands(found, "", each.name),
@@ -495,11 +494,7 @@ def _cap(state: ClusterState, company: str) -> dict[str, Any]:
     """The most that the company may hold: its quota, or None if it may borrow (semantics H1)."""
     if state.companies[company].spec.may_borrow:
         return {"cap_cores": None, "cap_memory": None}
-    quota = state.quota(company)
-    return {
-        "cap_cores": _exact(quota.amount.cores, quota.denominator),
-        "cap_memory": _exact(quota.amount.memory_mb, quota.denominator),
-    }
+    return _quota(state.quota(company), "cap")
 
 
 def limits(state: ClusterState) -> list[LimitShown]:
@@ -733,14 +728,14 @@ def _balance(balance: Balance) -> dict[str, Any]:
     }
 
 
-def _quota(quota: Quota) -> dict[str, Any]:
+def _quota(quota: Quota, name: str = "quota") -> dict[str, Any]:
     bought = quota.amount
     kinds = dict.fromkeys(quota.named or (), 0) | dict(bought.others)
     others = {kind: _exact(amount, quota.denominator) for kind, amount in kinds.items()}
     return {
-        "quota_cores": _exact(bought.cores, quota.denominator),
-        "quota_memory": _exact(bought.memory_mb, quota.denominator),
-        **({"quota_resources": others} if others else {}),
+        f"{name}_cores": _exact(bought.cores, quota.denominator),
+        f"{name}_memory": _exact(bought.memory_mb, quota.denominator),
+        **({f"{name}_resources": others} if others else {}),
     }
 
 

@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 
 from scheduler.model.commands import (
+    AddDepartment,
     EndApp,
     EndedExecutor,
     FinishApp,
     KillExecutors,
     LoseOwner,
+    MoveCompany,
     RegisterKind,
     ScaleApp,
     StartedExecutor,
@@ -413,6 +415,10 @@ def test_programs_that_can_never_run_at_once_are_refused_with_both_numbers() -> 
     why = r"needs 5 executors of 2 cores and 1024 MiB at once, and the cluster, were it empty, can hold 4 at most"
     with pytest.raises(NeverTogether, match=why):
         cluster.turn(programs(executors=5, all_at_once=True))
+    cluster.turn(AddDepartment(department="r", cores=4, memory_mb=65536), MoveCompany(company="acme", department="r"))
+    with pytest.raises(NeverTogether, match="and the cap of department 'r' can hold 2 at most; ask for at most 2"):
+        cluster.turn(programs(executors=3, all_at_once=True))
+    cluster.turn(MoveCompany(company="acme", department=""))
     cluster.turn(programs("wish", executors=5))
     assert kinds(cluster.turn(programs(executors=4, all_at_once=True)))[0] == "AppRegistered"  # although it is full
     with pytest.raises(InvalidCommand, match="add --executor-program"):

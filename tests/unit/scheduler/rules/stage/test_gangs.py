@@ -9,6 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from scheduler.model.commands import (
+    AddDepartment,
+    ChangeDepartment,
     Command,
     ConfigureCluster,
     DecommissionWorker,
@@ -16,6 +18,7 @@ from scheduler.model.commands import (
     KillApp,
     KillExecutors,
     LoseWorker,
+    MoveCompany,
     RegisterCompany,
     RequeueApp,
     ScaleApp,
@@ -281,6 +284,23 @@ def test_a_gang_that_never_fits_is_refused_with_both_numbers() -> None:
     made.company("c", 8, 65536)
     with pytest.raises(QuotaExceeded, match="12 cores"):
         made.turn(gang("g1", 3, company="c", cores=4))
+
+
+def test_a_gang_that_never_fits_into_a_department_is_refused_with_both_numbers() -> None:
+    made = cluster(16, 16)
+    made.company("d")
+    made.turn(AddDepartment(department="r", cores=8, memory_mb=65536), AddDepartment(department="p", parent="r"))
+    made.turn(MoveCompany(company="d", department="p"))
+    with pytest.raises(QuotaExceeded, match="requests 12 cores, but the cap of department 'r' is 8 cores"):
+        made.turn(gang("g1", 3, company="d", cores=4))
+    made.turn(ChangeDepartment(department="r", borrow_limit="50%"))
+    made.turn(gang("g1", 3, company="d", cores=4), KillApp(app="g1"))
+    made.turn(ChangeDepartment(department="r", part="1/4"))
+    why = "needs 4 executors of 4 cores and 1024 MiB at once, and the cap of department 'r' can hold 3 at most; ask for"
+    with pytest.raises(NeverTogether, match=why):
+        made.turn(gang("g2", 4, company="d", cores=4))
+    made.turn(ChangeDepartment(department="r", borrow_limit="none"))
+    made.turn(gang("g2", 4, company="d", cores=4))
 
 
 def test_there_are_no_gangs_where_executors_come_one_by_one() -> None:

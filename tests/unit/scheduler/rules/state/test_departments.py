@@ -101,6 +101,23 @@ def test_what_is_lent_to_others_is_at_most_a_part_of_the_quota() -> None:
     assert len(cluster.state.apps["a"].executors) == 15
 
 
+def test_who_gets_nothing_since_a_department_keeps_it_is_told_which_one() -> None:
+    lends = ChangeDepartment(department="r", cores=20, memory_mb=16384, lend_limit="25%")
+    cluster = made(department("s", cores=1, memory_mb=1024, lend_limit="0%"), lends, ALL[2])
+    cluster.turn(wants_all("late", "c"))
+    told = waits_for(cluster.state, cluster.state.apps["late"])
+    assert told is not None
+    text, facts = told.tell()
+    assert facts["department"] == "r"
+    assert "; r alone keeps 15 cores and 12288 MiB, and is entitled to 0 cores and 0 MiB of it now; `fairlog" in text
+    cluster = made(ChangeDepartment(department="r", cores=64, memory_mb=65536, lend_limit="0%"), ALL[2])
+    told = waits_for(cluster.state, cluster.state.apps["c"])
+    assert told is not None
+    text, _ = told.tell()
+    assert "r alone keeps 64 cores and 65536 MiB" in text
+    assert "which is as much as the cluster offers, 32 cores and 65536 MiB, so nobody else gets any" in text
+
+
 def test_a_cap_above_bounds_all_that_is_within() -> None:
     cluster = made(
         department("top", part="1/4"),
@@ -145,6 +162,16 @@ def test_the_order_of_entry_regards_departments_by_both_policies(policy: str) ->
     cluster = made(settings={"company_policy": policy})
     events = cluster.turn(*ALL)
     assert {event.app for event in events if isinstance(event, AppAdmitted)} == {"a", "b", "c"}
+
+
+def test_a_cap_of_further_kinds_is_shown() -> None:
+    cluster = made(RegisterKind(kind="gpu"))
+    quota = {"cores": 8, "memory_mb": 65536, "resources": {"gpu": 3}}
+    cluster.turn(ChangeDepartment(department="r", borrow_limit="50%", **quota), RegisterCompany(company="d", **quota))  # type: ignore[arg-type]
+    found = shares(cluster.state)
+    assert (found.departments[0].cap_cores, found.departments[0].cap_resources) == (12, {"gpu": "9/2"})
+    assert [each.cap_resources for each in found.companies if each.company == "d"] == [{"gpu": 3}]
+    assert [each.cap_resources for each in found.companies if each.company == "a"] == [None]
 
 
 def test_what_a_department_holds_is_said_and_adds_up() -> None:
