@@ -380,7 +380,7 @@ class Fairness(UsageMeter):
     def report(self, state: ClusterState) -> dict[str, Any]:
         """The figures as JSON values: of the cluster, by party in `rows`, over time in `series`. Means are by time."""
         start = self.first_at
-        end = self.clip(state.at) if self.last_at is None else self.last_at
+        end = self._end(state)
         span = end - start
         accounts = [
             account
@@ -409,6 +409,10 @@ class Fairness(UsageMeter):
             "series": self._series(start, end),
         }
 
+    def _end(self, state: ClusterState) -> int:
+        """The end (ms) of what is measured: the end of the span, else of the log."""
+        return self.clip(state.at) if self.last_at is None else self.last_at
+
     def _parties_of(self, account: AppUsage) -> list[Party]:
         """The parties that the app counts in; of departments, those in which its company was last while it went on."""
         if self.by == "department" and account.departments:
@@ -417,7 +421,7 @@ class Fairness(UsageMeter):
 
     def of_users(self, state: ClusterState) -> list[dict[str, Any]]:
         """Shares, shortfall, waits, slowdowns and core-hours of each user, as JSON values."""
-        start, end = self.first_at, self.clip(state.at)
+        start, end = self.first_at, self._end(state)
         accounts = list(self.accrued(end))
         own = _own_cluster(accounts, self._cluster, end - start, len(state.companies))
         users: dict[Party, list[AppUsage]] = {}

@@ -183,6 +183,12 @@ class World:
         if decision_of(event, cause) is not None:
             self.decisions.append((self.state.at, event))
 
+    def last(self, until: int) -> None:
+        """Measure up to `until` (ms) though nothing happens by then: worlds are compared over the same time."""
+        if self.state.at < until:
+            self.meter.advance(self.state, until)
+            self.meter.last_at = until
+
     def report(self) -> dict[str, Any]:
         """The figures of `fairness` by company and by user, the makespan, and how many apps were refused."""
         found = self.meter.report(self.state)
@@ -228,11 +234,16 @@ def check_rules(rules: Rules, turns: Sequence[LoggedTurn]) -> None:
 
 def as_logged(turns: Iterable[LoggedTurn], *, keep: bool = False) -> World:
     """The world of the log."""
-    world = World(keep=keep)
+    world, refusals = World(keep=keep), dict[str, str]()
     for logged in turns:
         turn = world.turn(logged.at)
         for event, cause in zip(logged.events, logged.causes, strict=True):
             turn.fold(event, cause)
+            if isinstance(event, CommandRefused):
+                refusals[cause] = event.message
+        for what, cause in logged.inputs:
+            if isinstance(what, commands.SubmitApp) and cause in refusals:
+                world.refused[what.app] = refusals[cause]
     return world
 
 
@@ -470,6 +481,7 @@ def run(
         if rules.edition == ENTITLED:
             world.stand()
         world.run_until()
+    world.last(taken[-1].at)
     return world
 
 

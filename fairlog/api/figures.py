@@ -8,7 +8,6 @@ for the rest. A process reads requests, a line of JSON each, and answers each wi
 from __future__ import annotations
 
 import os
-import re
 import resource
 import select
 import signal
@@ -16,7 +15,6 @@ import subprocess
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self, cast
 
 import msgspec
@@ -26,7 +24,7 @@ from redis.exceptions import RedisError
 from fairlog.api.estimates import errors_of_the_past, given, listed
 from fairlog.api.questions import MAX_ADDED, OtherRules
 from recovery.archive.archive import open_log
-from recovery.replay.bounds import Bound
+from recovery.replay.bounds import month_of
 from recovery.replay.rebuild import rebuild, unhindered
 from recovery.replay.window import measure
 from scheduler.model import errors
@@ -291,15 +289,6 @@ ANSWERS: Mapping[str, Callable[..., object]] = {
         *(whatif, timeline, plan, estimates),
     )
 }
-
-
-def month_of(text: str) -> tuple[Bound, Bound]:
-    """The begin and the end of a month in UTC, written `YYYY-MM`. Raises: InvalidCommand."""
-    if not re.fullmatch(r"(?!9999)[1-9]\d{3}-(0[1-9]|1[0-2])", text, re.ASCII):
-        raise InvalidCommand(f"a month is YYYY-MM, such as 2026-03, not {text[:20]!r}")
-    year, month = int(text[:4]), int(text[5:])
-    begin, end = (datetime(y, m, 1, tzinfo=UTC) for y, m in ((year, month), (year + month // 12, month % 12 + 1)))
-    return Bound(at=round(begin.timestamp() * 1000)), Bound(at=round(end.timestamp() * 1000))
 
 
 def here(log: EventLog, now: Callable[[], int]) -> Figures:

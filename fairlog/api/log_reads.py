@@ -9,13 +9,14 @@ from typing import Any, Literal
 
 from msgspec import Raw, to_builtins
 
-from fairlog.api.figures import Figures, TooLong, lane_of, month_of
+from fairlog.api.figures import Figures, TooLong, lane_of
 from fairlog.api.pages import Viewed
 from fairlog.api.past import NotReady
 from fairlog.api.questions import PAGE, OtherRules
 from fairlog.api.replica import Replica
 from fairlog.api.sender import CommandSender
 from fairlog.api.sight import Sight, can_read, company_of, encode_line, read_subject
+from recovery.replay.bounds import month_of
 from scheduler.model.commands import SubmitApp
 from scheduler.model.events import AppRegistered
 from scheduler.model.sender import By

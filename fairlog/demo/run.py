@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -196,7 +197,7 @@ def _picture(elapsed_s: float, apps: list[dict[str, Any]], shares: dict[str, Any
             for app in apps
             if app["company"] == each["company"]
         )
-        bar = "█" * round(24 * min(1.0, each["occupiedCores"] / each["quotaCores"]))
+        bar = "█" * round(24 * min(1.0, each["occupiedCores"] / Fraction(each["quotaCores"])))
         cores = f"{each['occupiedCores']}/{each['quotaCores']}"
         numbers = (str(states[name]) for name in ("pending", "admitted", "ended"))
         table.add_row(each["company"], f"{bar:<24} {render.percent(each['share'])}", cores, *numbers)

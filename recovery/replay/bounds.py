@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from scheduler.model.errors import InvalidCommand
 
 if TYPE_CHECKING:
     from scheduler.store.codec import EventLine, Fact
@@ -37,6 +40,15 @@ class Bound(NamedTuple):
 
 
 OPEN = Bound()
+
+
+def month_of(text: str) -> tuple[Bound, Bound]:
+    """The begin and the end of a month in UTC, written `YYYY-MM`. Raises: InvalidCommand."""
+    if not re.fullmatch(r"(?!9999)[1-9]\d{3}-(0[1-9]|1[0-2])", text, re.ASCII):
+        raise InvalidCommand(f"{text[:20]!r} is not a month; write it like 2026-03")
+    year, month = int(text[:4]), int(text[5:])
+    begin, end = (datetime(y, m, 1, tzinfo=UTC) for y, m in ((year, month), (year + month // 12, month % 12 + 1)))
+    return Bound(at=round(begin.timestamp() * 1000)), Bound(at=round(end.timestamp() * 1000))
 
 
 def up_to(records: Iterable[E], last: Bound) -> Iterator[E]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from urllib.parse import quote
@@ -13,11 +12,12 @@ import click
 
 from fairlog.cli import render
 from fairlog.cli.decorators import on_log
-from fairlog.cli.params import as_json, file_option, flag, matched, read_bound, span_options, text_option
+from fairlog.cli.params import as_json, file_option, flag, span_options, text_option
 from fairlog.cli.reached import check_reached
 from fairlog.cli.whose import company_option, is_typed
 from fairlog.efficiency import in_words
-from recovery.replay.bounds import OPEN, Bound
+from recovery.replay.bounds import OPEN, Bound, month_of
+from scheduler.model.errors import InvalidCommand
 from scheduler.model.text import cell
 from witness.hours import AMOUNTS, hours, kind_hours, kinds_of
 
@@ -28,14 +28,15 @@ if TYPE_CHECKING:
 
 By = Literal["company", "user", "department"]
 Level = Literal["department", "company", "user"]
-_MONTH = re.compile(r"(?!9999)([1-9]\d{3})-(0[1-9]|1[0-2])", re.ASCII)
 
 
-def read_month(text: str) -> tuple[Bound, Bound]:
-    """The begin and the end (ms) of a month in UTC, written `YYYY-MM`. Raises: click.BadParameter."""
-    found = matched(_MONTH, text, "a month", "2026-03")
-    year, month = int(found[1]), int(found[2])
-    return read_bound(f"{text}-01"), read_bound(f"{year + month // 12:04}-{month % 12 + 1:02}-01")
+def read_month(text: str) -> str:
+    """A month, written `YYYY-MM`. Raises: click.BadParameter."""
+    try:
+        month_of(text)
+    except InvalidCommand as error:
+        raise click.BadParameter(str(error)) from None
+    return text
 
 
 @click.command()
@@ -190,7 +191,7 @@ def _number(value: float | None) -> str:
     type=click.Choice(["department", "company", "user"]),
     help="Lowest lines of a department's statement, or of the cluster's without one.  [default: company]",
 )
-@click.option("--month", "span", required=True, type=read_month, metavar="YYYY-MM", help="Month to report on, in UTC.")
+@click.option("--month", required=True, type=read_month, metavar="YYYY-MM", help="Month to report on, in UTC.")
 @flag("--csv", "as_csv", help="Print CSV, with the log's span and digest on every line; no cell is a formula.")
 @as_json
 @on_log
@@ -201,7 +202,7 @@ def statement(
     company: str | None,
     department: str | None,
     by: Level | None,
-    span: tuple[Bound, Bound],
+    month: str,
     as_csv: bool,
     as_json: bool,
 ) -> None:
@@ -218,13 +219,13 @@ def statement(
     if as_csv and as_json:
         raise click.UsageError("--csv and --json cannot be combined; give one of them")
     if department is None and by is None:
-        found = _of_company(source, company or _own_company(source), span)
+        found = _of_company(source, company or _own_company(source), month)
     else:
         if is_typed("company"):
             raise click.UsageError("--company cannot be combined with --department or --by; leave one of them out")
         if department == "":
             raise click.UsageError("name a department; without --department, --by reports on the whole cluster")
-        found = _of_departments(source, department or "", span, by or "company")
+        found = _of_departments(source, department or "", month, by or "company")
     if as_json:
         render.print_json(found.said)
     elif as_csv:
@@ -252,16 +253,16 @@ class Stated(NamedTuple):
     lines: list[StatementLine]
 
 
-def _of_company(source: Source, company: str, span: tuple[Bound, Bound]) -> Stated:
+def _of_company(source: Source, company: str, month: str) -> Stated:
     """The statement of a company: each user's apps, then the user; last the company."""
-    said, month = None, str(span[0])[:7]
+    said = None
     if not source.past:
         path = f"/v1/companies/{quote(company, safe='')}/statement"
         said = source.session.worked_out(path, view="shares", month=month)
     if said is None:
         from witness.statement import of_month  # noqa: PLC0415 (as in `_measured`)
 
-        said = of_month(render.counted(source), company, month, span)
+        said = of_month(render.counted(source), company, month, month_of(month))
     lines = list[StatementLine]()
     for user in said["users"]:
         lines += [StatementLine("app", (user["user"], app["app"]), app) for app in user["apps"]]
@@ -269,16 +270,16 @@ def _of_company(source: Source, company: str, span: tuple[Bound, Bound]) -> Stat
     return Stated(said, "company", ("user", "app"), [*lines, StatementLine("company", ("", ""), said["total"])])
 
 
-def _of_departments(source: Source, department: str, span: tuple[Bound, Bound], by: Level) -> Stated:
+def _of_departments(source: Source, department: str, month: str, by: Level) -> Stated:
     """The statement of a department, or of the cluster: what is within each, then itself; last the whole."""
-    said, month = None, str(span[0])[:7]
+    said = None
     if not source.past:
         one = {"department": department} if department else {}
         said = source.session.worked_out("/v1/statement", view="shares", month=month, by=by, **one)
     if said is None:
         from witness.statement import of_departments  # noqa: PLC0415 (as in `_measured`)
 
-        said = of_departments(render.counted(source), department, month, span, by)
+        said = of_departments(render.counted(source), department, month, month_of(month), by)
     columns = _LEVELS[: _LEVELS.index(by) + 1]
     lines = [
         StatementLine(

@@ -6,6 +6,7 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -148,8 +149,8 @@ def _picture(session: Session) -> RenderableType:
 
 def _held(company: dict[str, Any]) -> float:
     """What is granted to the company, as a part of its quota: of cores or of memory, whichever is larger."""
-    parts: list[float] = [company[f"granted{what}"] / (company[f"quota{what}"] or 1) for what in ("Cores", "Memory")]
-    return max(parts)
+    parts = [company[f"granted{what}"] / (Fraction(company[f"quota{what}"]) or 1) for what in ("Cores", "Memory")]
+    return float(max(parts))
 
 
 def _of(granted: int, cores: int) -> str:

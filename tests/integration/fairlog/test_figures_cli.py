@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+import time
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -107,6 +108,19 @@ def test_a_statement_in_csv_names_the_log_on_every_line(store: EmbeddedStore) ->
     ]
     assert {line["log_digest"] for line in lines} == {two_companies().records[-1].digest}
     assert {line["requestedCoreMs"] for line in lines} == {str(8 * 31_000)}
+
+
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "America/New_York"])
+def test_a_statements_month_is_one_of_utc_wherever_it_is_asked_for(
+    store: EmbeddedStore, zone: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log begins with the month, so it has no entry in one that begins later, nor one in its last hours."""
+    here = run(store, "statement", "--company", "acme", "--month", "1970-01", "--json").output
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setenv("TZ", zone)
+        time.tzset()
+        assert run(store, "statement", "--company", "acme", "--month", "1970-01", "--json").output == here
+    time.tzset()
 
 
 def test_a_statement_as_a_table_and_as_json_say_the_same(store: EmbeddedStore) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from fairlog.cli.exports import facts_of
 from scheduler.model.commands import AddAccount, EndApp, EndedExecutor, RegisterWorker
 from scheduler.model.errors import InvalidCommand, InvalidSetting, UnknownCompany
+from scheduler.model.events import RefusalsOmitted
 from scheduler.model.sender import By, local
 from scheduler.rules import invariants
 from tests.property.given import Cluster, shared
@@ -28,6 +29,7 @@ from witness.whatif import (
     check_rules,
     compared,
     first_difference,
+    run,
     turns,
     work_of,
 )
@@ -84,6 +86,16 @@ def test_a_setting_that_concerns_nothing_changes_no_decision(file: Path) -> None
     again = other(taken, Rules({"worker_timeout_s": 77}))
     assert again.state.settings.worker_timeout_s == 77
     assert first_difference(as_logged(taken), again) is None
+
+
+@pytest.mark.parametrize("file", sorted(GOLDEN.glob("*.jsonl")), ids=lambda file: file.stem)
+def test_under_the_same_rules_the_figures_are_the_logs(file: Path) -> None:
+    """Also where the log ends with something that no other world has, and where commands were refused."""
+    with file.open("rb") as lines:
+        taken = list(turns(facts_of(lines)))
+    taken.append(LoggedTurn(taken[-1].at + 1, [], [RefusalsOmitted(count=1, since=taken[-1].at)], [""]))
+    log = as_logged(taken)
+    assert log.report() == run(Rules(), taken, work_of(log)).report()
 
 
 @settings(max_examples=10)

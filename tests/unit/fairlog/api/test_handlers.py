@@ -500,7 +500,7 @@ def test_the_figures_of_the_log_are_those_of_the_command_line(api: Handlers) -> 
     with pytest.raises(InvalidCommand, match="at most 1000 workers"):
         api.log.whatif(adm, OtherRules(workers=(Added(1, 1, 501), Added(2, 2, 500))))
     for wrong in ("2026-13", "26-1", "9999-01", "2026-01-01"):
-        with pytest.raises(InvalidCommand, match="a month is"):
+        with pytest.raises(InvalidCommand, match="is not a month; write it like 2026-03"):
             api.log.statement(ROOT, "acme", month=wrong)
 
 
