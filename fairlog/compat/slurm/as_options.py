@@ -101,14 +101,20 @@ def _at_once(asked: sbatch.SbatchOptions) -> int:
     return sbatch.read_array(asked.get("array"))[1]
 
 
+def _is_one_by_one(asked: sbatch.SbatchOptions) -> bool:
+    """Whether each executor has room for one task of an array, as `sbatch.one_by_one` has it."""
+    return "array" in asked and bool(_at_once(asked) or sbatch.gpus_of(asked, asked.number("ntasks", 1)))
+
+
 def _one_by_one(asked: sbatch.SbatchOptions, *, with_cores: bool) -> list[str]:
-    """The options by which no more tasks of an array run at once than its %N says."""
-    if not (most := _at_once(asked)):
+    """The options by which no more tasks of an array run at once than its %N says, and each has its own resources."""
+    if not _is_one_by_one(asked):
         return []
+    most = _at_once(asked)
     fields = sbatch.one_by_one(_cores(asked), sbatch.memory_of(asked, _cores(asked)), most, {})
-    words = ["--executor-cores", str(fields["executor_cores"]), "--max-executors", str(most)]
+    words = ["--executor-cores", str(fields["executor_cores"]), *(["--max-executors", str(most)] if most else [])]
     words += ["--executor-memory", f"{fields['executor_memory_mb']}M"]
-    return [*words, *(["--cores", str(fields["cores"])] if with_cores else [])]
+    return [*words, *(["--cores", str(fields["cores"])] if most and with_cores else [])]
 
 
 def _text(name: str, option: str) -> Callable[[sbatch.SbatchOptions], list[str]]:
@@ -130,7 +136,7 @@ def _memory(asked: sbatch.SbatchOptions) -> list[str]:
 
 def _resources(asked: sbatch.SbatchOptions) -> list[str]:
     found = sbatch.gpus_of(asked, asked.number("ntasks", 1))
-    option = "--executor-resource" if _at_once(asked) else "--task-resource"
+    option = "--executor-resource" if _is_one_by_one(asked) else "--task-resource"
     return [word for kind, number in found.items() for word in (option, f"{kind}={number}")]
 
 

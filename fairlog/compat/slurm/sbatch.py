@@ -191,7 +191,7 @@ def submission(
         fields["memory_per_task_mb"] = memory
     if gpus := gpus_of(asked, tasks):
         fields["task_resources"] = {kind: str(number) for kind, number in gpus.items()}
-    if at_once:
+    if at_once or (indexes and gpus and road.get("/v1/settings")["own_sizes"] == "any"):
         fields |= one_by_one(cores, fields.get("memory_per_task_mb"), at_once, fields.pop("task_resources", {}))
     if seconds is not None:
         fields["time_limit_s" if indexes else "max_runtime_s"] = seconds
@@ -268,13 +268,15 @@ def may_requeue(asked: SbatchOptions) -> bool:
 
 
 def one_by_one(cores: int, memory_mb: int | None, at_once: int, kinds: dict[str, str]) -> dict[str, Any]:
-    """The fields by which no more tasks of an array run at once: each executor has room for one, and they are few."""
+    """The fields by which each executor has room for one task of an array; there are at most `at_once` if not 0.
+
+    A task that needs a kind finds all of it: cores that are beside it are no tasks that would need as much again.
+    """
     return {
-        "cores": at_once * cores,
+        **({"cores": at_once * cores, "executor_limit": at_once} if at_once else {}),
         "sizing": "fixed",
         "executor_cores": cores,
         "executor_memory_mb": memory_mb or _CORE_MB * cores,
-        "executor_limit": at_once,
         **({"executor_resources": {kind: int(number) for kind, number in kinds.items()}} if kinds else {}),
     }
 
@@ -591,6 +593,7 @@ def told(asked: SbatchOptions, fields: dict[str, Any], tasks: int, per_task: int
         step = indexes.partition(":")[2].partition(",")[0] or "1"
         about = {"COUNT": len(numbers), "MIN": numbers[0], "MAX": numbers[-1], "STEP": step}
         said |= {f"SLURM_ARRAY_TASK_{name}": str(value) for name, value in about.items()} | {"FAIRLOG_ARRAY": indexes}
-    if gpus := fields.get("task_resources", {}).get("gpu"):
+    kinds = fields.get("task_resources") or fields.get("executor_resources") or {}
+    if gpus := str(kinds.get("gpu", "")):
         said |= {"SLURM_GPUS": gpus, "SLURM_GPUS_ON_NODE": gpus}
     return said

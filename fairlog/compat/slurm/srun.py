@@ -61,14 +61,15 @@ def _outside(asked: SbatchOptions, options: list[str], command: list[str]) -> in
         "name": asked.get("job-name") or os.path.basename(command[0]) or "srun",  # noqa: PTH119 (pathlib is slow to load)
         "cwd": os.getcwd(),  # noqa: PTH109 (likewise)
         "memory_per_task_mb": memory,
+        "task_resources": {kind: str(number) for kind, number in sbatch.gpus_of(asked, tasks).items()},
     }
-    words = ["run", "--quiet", "--numbered", "--no-prefix", "--cores", str(cores)]
+    words = ["run", "--quiet", "--numbered", "--no-prefix", "--cores", str(cores), "--cores-per-task", str(cores)]
     for name in ("name", "company", "user"):
         words += [f"--{name}", about[name]]
     words += ["--memory-per-task", f"{memory}M"] if memory else []
     seconds = times.read_limit(asked.get("time") or "infinite")
     words += [] if seconds is None else ["--max-runtime", f"{seconds}s"]
-    for kind, number in sbatch.gpus_of(asked, tasks).items():
+    for kind, number in about["task_resources"].items():
         words += ["--task-resource", f"{kind}={number}"]
     for name, value in sbatch.told(asked, about, tasks, per_task).items():
         words += ["--env", f"{name}={value}"]

@@ -119,6 +119,17 @@ def per_task(registered: Collection[str], named: Mapping[str, str]) -> tuple[tup
     return tuple(found)
 
 
+def whole_amounts(named: Mapping[str, str]) -> dict[str, int] | None:
+    """The addresses that an executor of one such task has of each kind; None if an amount is not one (semantics R3)."""
+    found: dict[str, int] = {}
+    for kind, text in named.items():
+        written = _PER_TASK.fullmatch(text)
+        if written is None or int(written[1]) == 0:
+            return None
+        found[kind] = -(-int(written[1]) // int(written[2] or 1))
+    return found
+
+
 def with_addresses(worker: Worker, grant: _Grant) -> _Grant:
     """The grant with its addresses: the first free ones in the order of the worker's offer (semantics R5)."""
     held = set(worker.granted_addresses())

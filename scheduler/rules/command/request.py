@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from scheduler.model.errors import InvalidCommand
 from scheduler.model.events import Computed, Fixed
+from scheduler.rules.checks.kinds import whole_amounts
 from scheduler.rules.checks.validate import MAX_CORES, MAX_TASKS, check_range
 from scheduler.rules.placement.sizing import smallest_cores
 
@@ -45,7 +46,7 @@ def with_task_cores(settings: ClusterConfigured, command: SubmitApp) -> SubmitAp
 
 
 def with_own_size(settings: ClusterConfigured, command: SubmitApp) -> SubmitApp:
-    """The submission of a `small` task with the size of its executor: the task's cores and memory (semantics A1).
+    """The submission of a `small` task with its executor's size: the task's cores, memory and kinds (A1).
 
     Applied when a command arrives, as `with_task_cores`. Where executors may not size themselves, where the scheduler's
     smallest executor has no more cores than the task needs, or where the app asks for anything else that says how
@@ -62,8 +63,9 @@ def with_own_size(settings: ClusterConfigured, command: SubmitApp) -> SubmitApp:
         command.sizing,
         command.executor_limit,
     )
-    others = command.prefer or command.task_resources or command.driver or command.executor_program
-    if command.tasks != 1 or others or sizes != (None,) * 5 or not isinstance(each, int) or each < 1:
+    others = command.prefer or command.driver or command.executor_program or command.executor_resources
+    kinds = whole_amounts(command.task_resources)
+    if command.tasks != 1 or others or kinds is None or sizes != (None,) * 5 or not isinstance(each, int) or each < 1:
         return plain
     if settings.own_sizes != "any" or not each < smallest_cores(settings, each):
         return plain
@@ -75,6 +77,8 @@ def with_own_size(settings: ClusterConfigured, command: SubmitApp) -> SubmitApp:
         executor_cores=each,
         executor_memory_mb=memory_mb,
         memory_per_task_mb=None,
+        task_resources={},
+        executor_resources=kinds,
     )
 
 

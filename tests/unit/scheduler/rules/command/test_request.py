@@ -102,6 +102,22 @@ def test_a_small_job_costs_what_its_task_needs(asked: dict[str, Any], requested:
     assert (event.requested, event.sizing, event.tasks) == (requested, Fixed(each=requested), 1)
 
 
+@pytest.mark.parametrize(("amount", "addresses"), [("1", 1), ("2", 2), ("1/4", 1), ("5/2", 3)])
+def test_a_small_job_that_needs_a_kind_has_an_executor_of_its_own_size_as_well(amount: str, addresses: int) -> None:
+    """Semantics A1, R3: its cores are no tasks that would each need as much again."""
+    found = as_asked(
+        ClusterConfigured(), submission(tasks=1, cores_per_task=1, task_resources={"gpu": amount}, small=True)
+    )
+    sized = (found.executor_cores, found.executor_memory_mb, found.executor_resources, found.task_resources)
+    assert sized == (1, 512, {"gpu": addresses}, {})
+
+
+@pytest.mark.parametrize("amount", ["0", "x", "1/0", "-1"])
+def test_an_amount_of_a_kind_that_is_none_is_left_to_be_refused(amount: str) -> None:
+    asked = submission(tasks=1, cores_per_task=1, task_resources={"gpu": amount}, small=True)
+    assert as_asked(ClusterConfigured(), asked) == structs.replace(asked, small=False)
+
+
 @pytest.mark.parametrize(
     "asked",
     [
