@@ -6,8 +6,9 @@ import sys
 from typing import Any
 
 from fairlog.compat.slurm import jobs
+from fairlog.compat.slurm.nodes import hosts_of
 from fairlog.compat.slurm.road import ApiRoad, Me, Problem
-from fairlog.compat.slurm.sbatch import members
+from fairlog.compat.slurm.sbatch import PARTITION, members
 from fairlog.compat.slurm.tables import SCANCEL
 from fairlog.compat.slurm.words import SlurmError, read, without_effect
 
@@ -22,6 +23,9 @@ def run(words: list[str]) -> int:
     given, rest = read(SCANCEL, words)
     without_effect("scancel", given)
     asked = {option.name: value for option, value in given}
+    for name, one in (("partition", PARTITION), ("qos", "normal")):
+        if one not in asked.get(name, one).split(","):
+            raise SlurmError(f"no job is known by the {name} {asked[name][:40]}: there is one, {one}; leave it out")
     if not rest and not any(name in asked for name in _FILTERS):
         raise SlurmError("No job identification provided")
     signal = signal_of(asked.get("signal", _KILL))
@@ -32,21 +36,48 @@ def run(words: list[str]) -> int:
     query = jobs.chosen(road, None, users)
     if named.indexes:
         query |= {"ids": ",".join(named.indexes), "everything": "true"}
-    apps = [app for app in jobs.ask(road, **query) if _fits(app, asked, states)]
+    nodes = set(hosts_of(asked.get("nodelist", "")))
+    apps = [app for app in jobs.ask(road, **query) if _fits(app, asked, nodes, states)]
     code = 0
     found = {str(app["submittedSeq"]) for app in apps}
     for number in named.indexes:
         if number not in found and not states:
             code = _say(asked, f"Kill job error on job id {number}: Invalid job id specified", 1)
     living = [app for app in apps if app["endedAt"] is None]
-    if "interactive" in asked:
-        living = [app for app in living if _is_wanted(app)]
-    whole = [app for app in living if named.indexes.get(str(app["submittedSeq"])) is None]
-    parts = [(app, index) for app in living for index in sorted(named.indexes.get(str(app["submittedSeq"])) or ())]
+    whole: list[dict[str, Any]] = []
+    parts: list[tuple[dict[str, Any], int]] = []
+    fitting = _fitting_tasks(road, [app for app in living if app["array"] and app["admittedAt"]], nodes, states)
+    for app in living:
+        fit = _both(named.indexes.get(str(app["submittedSeq"])), fitting.get(app["app"]), app["array"])
+        if (fit is not None and not fit) or ("interactive" in asked and not _is_wanted(app)):
+            continue
+        if fit is None:
+            whole.append(app)
+        else:
+            parts += [(app, index) for index in sorted(fit)]
     code = _to_whole(road, asked, whole, signal, code)
-    for app, index in parts:
-        code = _to_task(road, asked, app, index, signal) or code
-    return code
+    return _to_tasks(road, asked, parts, signal, code)
+
+
+def _fitting_tasks(
+    road: ApiRoad, arrays: list[dict[str, Any]], nodes: set[str], state: str
+) -> dict[str, set[int] | None]:
+    """App of an array -> the tasks that are in the state and on one of the nodes, None for all that go on."""
+    if not arrays or not (nodes or state):
+        return {}
+    found: dict[str, set[int] | None] = {}
+    for app in jobs.ask(road, ids=",".join(str(app["submittedSeq"]) for app in arrays), tasks="true"):
+        tasks = [job for job in jobs.jobs_of(app, apart=True) if not job.ended]
+        fit = [job for job in tasks if (not state or job.state == state) and (not nodes or nodes & set(job.nodes))]
+        found[app["app"]] = None if len(fit) == len(tasks) else {job.index for job in fit if job.index is not None}
+    return found
+
+
+def _both(named: set[int] | None, fit: set[int] | None, array: str | None) -> set[int] | None:
+    """The tasks that are named and fit, and those named that there are not; None for all of the job."""
+    if named is None or fit is None:
+        return fit if named is None else named
+    return named & fit | named - set(members(array or "0"))
 
 
 def _to_whole(road: ApiRoad, asked: dict[str, str], apps: list[dict[str, Any]], signal: str, code: int) -> int:
@@ -62,20 +93,28 @@ def _to_whole(road: ApiRoad, asked: dict[str, str], apps: list[dict[str, Any]], 
     return code
 
 
-def _to_task(road: ApiRoad, asked: dict[str, str], app: dict[str, Any], index: int, signal: str) -> int:
-    """Send a signal to a task of an array; the exit code."""
-    job, indexes = f"{app['submittedSeq']}_{index}", members(app["array"] or "0")
-    if index not in indexes:
-        return _say(asked, f"Kill job error on job id {job}: Invalid job id specified", 1)
-    _tell(asked, [job], signal)
-    command = _command(app, signal, whole="full" in asked)
-    if signal == _KILL:
-        command["type"] = "CancelTask"
-    try:
-        road.send({**command, "task": indexes.index(index)})
-    except Problem as problem:
-        return _say(asked, f"Kill job error on job id {job}: {problem}", 1)
-    return 0
+def _to_tasks(
+    road: ApiRoad, asked: dict[str, str], parts: list[tuple[dict[str, Any], int]], signal: str, code: int
+) -> int:
+    """Send a signal to tasks of arrays, many in one request; the exit code, `code` unless one is refused."""
+    commands: list[dict[str, Any]] = []
+    for app, index in parts:
+        job, indexes = f"{app['submittedSeq']}_{index}", members(app["array"] or "0")
+        if index not in indexes:
+            code = _say(asked, f"Kill job error on job id {job}: Invalid job id specified", code) or 1
+            continue
+        _tell(asked, [job], signal)
+        command = _command(app, signal, whole="full" in asked)
+        if signal == _KILL:
+            command["type"] = "CancelTask"
+        commands.append({**command, "task": indexes.index(index)})
+    for start in range(0, len(commands), 500):
+        some = commands[start : start + 500]
+        try:
+            road.send_many(some)
+        except Problem as problem:
+            code = _say(asked, f"Kill job error: {problem}", code) or 1
+    return code
 
 
 def _command(app: dict[str, Any], signal: str, *, whole: bool) -> dict[str, Any]:
@@ -103,15 +142,15 @@ def state_of(text: str | None) -> str:
     return found.pop()
 
 
-def _fits(app: dict[str, Any], asked: dict[str, str], state: str) -> bool:
+def _fits(app: dict[str, Any], asked: dict[str, str], nodes: set[str], state: str) -> bool:
+    """Whether the job is wanted, or of an array some of its tasks may be."""
     job = jobs.SlurmJob(app, [])
     names = [asked[each] for each in ("name", "jobname") if each in asked]
-    nodes = set(asked.get("nodelist", "").split(",")) - {""}
-    return (
-        (not names or app["name"] in names)
-        and (not state or job.state == state)
-        and (not nodes or bool(nodes & set(job.nodes)))
-    )
+    if names and app["name"] not in names:
+        return False
+    if app["array"] and job.state == "RUNNING":
+        return True
+    return (not state or job.state == state) and (not nodes or bool(nodes & set(job.nodes)))
 
 
 def _is_wanted(app: dict[str, Any]) -> bool:

@@ -147,6 +147,33 @@ def test_tasks_of_an_array_are_cancelled_alone(slurm: Slurm) -> None:
     assert not (slurm.shell.home / "part-4.out").exists()
 
 
+def test_the_tasks_of_an_array_in_a_state_are_cancelled_and_no_others(slurm: Slurm) -> None:
+    """By its name, by its id and by indexes; the ones that run go on."""
+    for number, chosen in enumerate((["-t", "PENDING", "-n"], ["-t", "PD"], ["-t", "PD", "_[1-6]"])):
+        name, go = f"some{number}", slurm.shell.home / f"go-{number}"
+        command = f"touch {name}-$SLURM_ARRAY_TASK_ID; while [ ! -e {go} ]; do sleep 0.1; done"
+        job = slurm.ok("sbatch", "--parsable", "-J", name, "-a", "1-6%2", "--wrap", command).strip()
+        wait_until(lambda name=name: len(list(slurm.shell.home.glob(f"{name}-*"))) == 2, "two tasks")  # type: ignore[misc]
+        named = name if "-n" in chosen else job + (chosen.pop() if len(chosen) > 2 else "")
+        assert slurm.ok("scancel", *chosen, named) == ""
+        assert slurm.ok("squeue", "-h", "-r", "-j", job, "-o", "%K %t").split("\n")[:-1] == ["1 R", "2 R"]
+        assert slurm.ok("scancel", "-t", "PD", "-w", "nowhere", job) == ""
+        go.touch()
+        wait_until(lambda job=job: slurm.ok("squeue", "-h", "-j", job) == "", "the end")  # type: ignore[misc]
+        told = slurm.ok("sacct", "-X", "-n", "-P", "-o", "State", "-j", job).splitlines()
+        assert told == ["COMPLETED"] * 2 + ["CANCELLED by 0"] * 4
+
+
+def test_what_no_job_has_chooses_none_to_cancel(slurm: Slurm) -> None:
+    job = slurm.ok("sbatch", "--parsable", "-H", "--wrap", "true").strip()
+    for words in (("-p", "gpu"), ("-q", "high"), ("-R", "mine"), ("--wckey", "key")):
+        said = slurm.run("scancel", *words, "--me")
+        assert (said.code, said.out, said.err.count("\n")) == (1, "", 1), said
+        assert "leave it out" in said.err
+    assert slurm.ok("squeue", "-h", "-j", job, "-o", "%t") == "PD\n"
+    slurm.ok("scancel", "-p", "main", job)
+
+
 def test_the_end_of_a_job_is_told_by_mail_where_the_operator_allows_that(slurm: Slurm) -> None:
     mail = ("sbatch", "--parsable", "-H", "--mail-user", "Ann@Example.org")
     none = "sbatch: note: nobody is told by mail"
