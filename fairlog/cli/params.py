@@ -540,6 +540,11 @@ def _short(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}…"
 
 
+def is_given(value: object) -> bool:
+    """Whether an option that may be left out, or be repeated, is given."""
+    return value is not None and not (isinstance(value, tuple | dict) and not value)
+
+
 def quota_options(of_part: str) -> Callable[[F], F]:
     """The options that state a quota, with the help of that in parts."""
 

@@ -17,9 +17,16 @@ if TYPE_CHECKING:
 
 
 def send_each(
-    session: Session, names: Sequence[str], command: Callable[[str], Command], done: str, *, nothing: str = ""
+    session: Session,
+    names: Sequence[str],
+    command: Callable[[str], Command],
+    done: str | Callable[[str], str],
+    *,
+    nothing: str = "",
 ) -> int:
     """Send a command for each name, in batches, and print its result: `done`, or `nothing` if it changed nothing.
+
+    What is `done` may be found out for the name, once it is.
 
     Without `nothing`, that is told apart no further. Returns 1 if any was refused, else 0.
     """
@@ -33,5 +40,6 @@ def send_each(
                 render.say(f"Error: {outcome}")
                 code = 1
             else:
-                click.echo(f"{name} {done if outcome.seq or not nothing else nothing}")
+                said = done if isinstance(done, str) else done(name)
+                click.echo(f"{name} {said if outcome.seq or not nothing else nothing}")
     return code

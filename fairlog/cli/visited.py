@@ -8,12 +8,13 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING
 
 import click
 
 from fairlog.cli import render
+from fairlog.cli.printed import leave_stdout
 from scheduler.model.text import printable
 from scheduler.store.visits import CHUNK_BYTES, Call, Reply, VisitCommand
 
@@ -139,13 +140,23 @@ def _stdin() -> int | None:
 
 
 def _write(chunk: bytes, *, terminal: bool) -> None:
-    """Write output: as it is in raw mode or to a file; as printable text to a terminal."""
+    """Write output: as it is in raw mode or to a file; as printable text to a terminal.
+
+    What cannot be written is left out, which is said once: the command goes on, and its exit code counts.
+    """
     stream = sys.stderr if chunk[:1] == b"2" else sys.stdout
     text = chunk[1:]
     if not terminal and stream.isatty():
         text = printable(text.decode(errors="replace")).encode()
-    stream.buffer.write(text)
-    stream.buffer.flush()
+    try:
+        stream.buffer.write(text)
+        stream.buffer.flush()
+    except OSError as error:
+        if stream is not sys.stdout:
+            return
+        why = leave_stdout(error)
+        with suppress(OSError):
+            render.say(f"note: {why}; the command goes on")
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from contextlib import closing
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
@@ -108,7 +109,8 @@ def company_set(session: Session, /, *, name: str, **quota: Any) -> None:  # noq
     from scheduler.model import commands  # noqa: PLC0415 (likewise)
 
     session.send(commands.ChangeCompany(company=name, **quota))
-    click.echo(f"company {name} changed")
+    stated = any(map(params.is_given, quota.values()))
+    click.echo(f"company {name} {'changed' if stated else 'has an equal part of the live cluster now'}")
     _hint_at_idle_end(session, quota)
 
 
@@ -461,7 +463,18 @@ def undrain(session: Session, *, worker: tuple[str, ...]) -> int:
     from scheduler.model import commands  # noqa: PLC0415 (likewise)
 
     worker = workers_of(session, worker)
-    return send_each(session, worker, lambda name: commands.UndrainWorker(worker=name), "back in service")
+
+    @cache
+    def closed() -> dict[str, str]:
+        found = session.ask("workers")
+        return {each["worker"]: each["window"]["window"] for each in found if each["status"] == "draining"}
+
+    def done(name: str) -> str:
+        if name in closed():
+            return f"back in service once the window {closed()[name]!r} is over"
+        return "back in service"
+
+    return send_each(session, worker, lambda name: commands.UndrainWorker(worker=name), done)
 
 
 @click.command()

@@ -34,9 +34,14 @@ def department() -> None:
     """Add, change, remove or list departments of companies."""
 
 
-def _place(function: Callable[..., Any]) -> Callable[..., Any]:
+def _place(*, new: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The options of where a department is and what it has; of a `new` one, they have defaults."""
+
+    def told(default: str) -> str:
+        return f"  [default: {default}]" if new else ""
+
     parent = params.text_option(
-        "--in", "parent", metavar="DEPARTMENT", help='Department that it is in; "none" is none.  [default: none]'
+        "--in", "parent", metavar="DEPARTMENT", help=f'Department that it is in; "none" is none.{told("none")}'
     )
     amounts = params.quota_options(
         'Quota as a part of the live cluster, such as 25% or 1/4. With `set`, "none" is the sum of what is in it.'
@@ -44,20 +49,20 @@ def _place(function: Callable[..., Any]) -> Callable[..., Any]:
     borrow = params.text_option(
         "--borrow-limit",
         metavar="PART",
-        help='What it may hold beyond its quota, as a part of that: 0%, 50%, 200%, or "none" for no limit.  [default: '
-        "0% with a quota of its own, else none]",
+        help='What it may hold beyond its quota, as a part of that: 0%, 50%, 200%, or "none" for no limit.'
+        + told("0% with a quota of its own, else none"),
     )
     lend = params.text_option(
         "--lend-limit",
         metavar="PART",
-        help='What others may use of its quota, as a part of that: 0%, 50%, or "none" for all of it.  [default: none]',
+        help='What others may use of its quota, as a part of that: 0%, 50%, or "none" for all of it.' + told("none"),
     )
-    return parent(amounts(borrow(lend(function))))
+    return lambda function: parent(amounts(borrow(lend(function))))
 
 
 @department.command("add")
 @click.argument("name", type=params.read_text)
-@_place
+@_place(new=True)
 @on_cluster
 def department_add(session: Session, /, *, name: str, parent: str | None, **stated: Any) -> None:  # noqa: ANN401
     """Add a department.
@@ -74,12 +79,16 @@ def department_add(session: Session, /, *, name: str, parent: str | None, **stat
 
 @department.command("set")
 @click.argument("name", type=params.read_text)
-@_place
+@_place(new=False)
 @on_cluster
 def department_set(session: Session, /, *, name: str, parent: str | None, **stated: Any) -> None:  # noqa: ANN401
     """Change what is given of a department: its place, its quota, its limits."""
     from scheduler.model import commands  # noqa: PLC0415 (likewise)
 
+    if parent is None and not any(map(params.is_given, stated.values())):
+        raise click.UsageError(
+            "nothing to change is given; give --in, --cores and --memory, --part, --borrow-limit or --lend-limit"
+        )
     within = None if parent is None else named(parent)
     session.send(commands.ChangeDepartment(department=name, parent=within, **stated))
     click.echo(f"department {name} changed")

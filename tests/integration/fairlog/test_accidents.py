@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 
@@ -103,6 +104,16 @@ def test_a_stdout_that_fails_loses_neither_the_id_nor_the_exit_code(shell: Shell
     for verb in ("apps --all", "status", "log --json", "explain --help"):
         listed = shell.sh(f"fairlog {verb} {stdout}")
         assert (listed.code, listed.err.startswith("Error: stdout fails: ")) == (1, True), listed
+
+
+@pytest.mark.parametrize("stdout", [">/dev/full", ">&-"])
+def test_a_command_beside_the_tasks_keeps_its_exit_code_where_stdout_fails(shell: Shell, stdout: str) -> None:
+    app = shell.ok("submit", *WHO.split(), "--", "sleep", "60").split()[0]
+    wait_until(lambda: json.loads(shell.ok("app", app, "--json"))["state"] == "running", "the app")
+    for verb in (f"exec {app}", f"run {WHO} --stdin"):
+        answer = shell.sh(f"fairlog {verb} -- sh -c 'echo a; exit 9' {stdout} </dev/null")
+        assert (answer.code, "stdout fails: " in answer.err) == (9, True), answer
+    shell.ok("kill", "--yes", app)
 
 
 def test_run_goes_on_when_nobody_reads_what_it_prints(shell: Shell) -> None:

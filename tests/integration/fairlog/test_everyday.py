@@ -617,6 +617,7 @@ audit --seals /nowhere
 company add a/b
 company add x --part 200%
 company set nobody
+department set nobody
 decommission nobody
 exec nobody -- true
 exec nobody --task 0 --executor 0 -- true

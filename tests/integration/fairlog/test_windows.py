@@ -71,3 +71,22 @@ def test_nothing_outlives_the_beginning_of_a_window_under_load(shell: Shell) -> 
     assert json.loads(shell.ok("window", "list", "--json")) == []
     assert {each["status"] for each in json.loads(shell.ok("workers", "--json"))} == {"alive"}
     assert "follows its rules" in shell.ok("audit")
+
+
+def test_a_worker_that_is_taken_back_in_a_window_serves_once_that_is_over(shell: Shell) -> None:
+    shell.ok("window", "add", "m", "--workers", "worker-1", "--from", "+40s", "--to", "+10m", "--notice", "38s")
+
+    def status() -> str:
+        [found] = [each for each in json.loads(shell.ok("workers", "--json")) if each["worker"] == "worker-1"]
+        return str(found["status"])
+
+    wait_until(lambda: status() == "draining", "the window's notice")
+    shell.ok("drain", "worker-1")
+    assert shell.ok("undrain", "worker-1") == "worker-1 back in service once the window 'm' is over\n"
+    assert status() == "draining"
+    assert "drains for the window 'm'" in shell.run("undrain", "worker-1").err
+
+
+def test_what_a_quota_becomes_without_options_is_said(shell: Shell) -> None:
+    assert shell.ok("company", "set", "acme", "--part", "25%") == "company acme changed\n"
+    assert shell.ok("company", "set", "acme") == "company acme has an equal part of the live cluster now\n"
