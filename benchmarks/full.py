@@ -48,6 +48,7 @@ class Full:
 
     workers: int
     pending: int
+    companies: int = COMPANIES
     state: ClusterState = field(default_factory=ClusterState)
     number: int = 0
 
@@ -55,7 +56,7 @@ class Full:
         """Register a company more than those that submit, and submit until the workers are full and apps wait."""
         self.turn(ChangeEdition(edition=EDITIONS[-1]))
         self.turn(ConfigureCluster(settings=dict(NEW_SETTINGS)))
-        self.turn(*companies(COMPANIES + 1))
+        self.turn(*companies(self.companies + 1))
         self.turn(*(worker(number, cores=WORKER_CORES) for number in range(self.workers)))
         left = self.workers * WORKER_CORES // APP_CORES + self.pending
         while left:
@@ -78,7 +79,7 @@ class Full:
     def submission(self) -> SubmitApp:
         """The next app; the companies and their users take turns."""
         self.number += 1
-        return submission(self.number, cores=APP_CORES, companies=COMPANIES)
+        return submission(self.number, cores=APP_CORES, companies=self.companies)
 
     def own(self, company: int, user: str, size: tuple[int, int], executors: int = 1) -> SubmitApp:
         """An app of executors of so many cores and MiB."""
@@ -111,7 +112,7 @@ class Full:
 
     def needs(self, _: int) -> list[Command]:
         """Apps of the company that has nothing yet."""
-        return [self.own(COMPANIES, f"user{each % 7}", (1, 256)) for each in range(50)]
+        return [self.own(self.companies, f"user{each % 7}", (1, 256)) for each in range(50)]
 
     def demand(self, turn: int) -> list[Command]:
         """The first apps of that company want other numbers of executors."""

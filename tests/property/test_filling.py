@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import suppress
 from random import Random
 from typing import Any
@@ -12,6 +13,7 @@ from scheduler.model.commands import (
     Command,
     EndApp,
     EndedExecutor,
+    MoveCompany,
     RegisterCompany,
     RegisterWorker,
     ScaleApp,
@@ -25,6 +27,8 @@ from scheduler.rules.share import fill
 from scheduler.rules.share.entitlement import Entitlement, filling
 from scheduler.rules.state.cluster import ClusterState
 from tests.property.given import Cluster
+from tests.property.test_gangs import gang
+from tests.property.trees import departments
 
 
 def shown(found: Entitlement) -> dict[str, Any]:
@@ -47,30 +51,58 @@ def shown(found: Entitlement) -> dict[str, Any]:
     }
 
 
+def handed(found: Entitlement) -> dict[str, Any]:
+    """What a filling hands out, and to whom."""
+    everything = shown(found)
+    units = {app: leaf[:2] for app, leaf in everything["leaves"].items() if leaf[:2] != (0, False)}
+    return {"units": units, **{name: everything[name] for name in ("offered", "companies", "users", "sizes")}}
+
+
 class Compared:
-    """Compares each filling that goes on with one that begins anew."""
+    """Compares each filling that goes on, or holds still, with one that begins anew."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.number = self.kept = 0
-        self._go_on = sharing.gone_on
-        monkeypatch.setattr(sharing, "gone_on", self)
+        self.found: Counter[str] = Counter()
+        self._go_on, self._holding = sharing.gone_on, sharing.still_holding
+        monkeypatch.setattr(sharing, "gone_on", self.gone_on)
+        monkeypatch.setattr(sharing, "still_holding", self.still_holding)
 
-    def __call__(self, state: ClusterState) -> Entitlement | None:
+    def gone_on(self, state: ClusterState) -> Entitlement | None:
         asked = state.filling.kept is not None
         found = self._go_on(state)
         if found is not None:
-            self.number += 1
-            assert found.run is not None
-            self.kept += len(found.run.marks) > 0
+            self.found["gone on"] += 1
             assert shown(found) == shown(filling(state)[0])
+            self._note(found, "gone on")
         return found if asked else None
 
+    def still_holding(self, state: ClusterState) -> Entitlement | None:
+        found = self._holding(state)
+        if found is not None:
+            self.found["held"] += 1
+            assert handed(found) == handed(filling(state)[0])
+            self._note(found, "held")
+        return found
 
-def command(random: Random, state: ClusterState, companies: int, sizes: list[int], number: int) -> Command | None:
+    def _note(self, found: Entitlement, how: str) -> None:
+        self.found[f"{how} in a tree"] += found.tree is not None
+        self.found[f"{how} with a gang"] += any(leaf.gang and leaf.units for leaf in found.leaves.values())
+
+
+def command(
+    random: Random, state: ClusterState, companies: int, sizes: list[int], number: int, *, gangs: bool
+) -> Command | None:
     """What happens next: apps come, end, are killed or change their demand, executors end."""
     choice = random.random()
     if choice < 0.55:
         cores, driver = random.choice(sizes), random.random() < 0.05
+        if gangs and random.random() < 0.4:
+            company, user = f"c{random.randrange(companies)}", random.choice(["ann", "bob", "cal"])
+            memory_mb = random.choice([256, 1024])
+            executors = random.choice([1, 2, 3, 6, 12])
+            return gang(
+                f"app-{number}", executors, company=company, user=user, cores=cores, executor_memory_mb=memory_mb
+            )
         own: dict[str, Any] = {}
         if random.random() < 0.7:
             own = {"executor_cores": cores, "executor_memory_mb": random.choice([256, 1024])}
@@ -96,11 +128,17 @@ def command(random: Random, state: ClusterState, companies: int, sizes: list[int
     return ScaleApp(app=app, executors=random.choice([1, 2, 5, 12]))
 
 
-def play(seed: int) -> None:
+def play(seed: int, *, gangs: bool = False, tree: bool = False) -> None:
     """A busy cluster of workers of 16 cores, with a few companies, of which some have caps."""
     random = Random(seed)
     cluster = Cluster({"reclaim_patience_s": 5}, each_event=False, each_refusal=False)
     number, companies = 0, random.choice([2, 3, 6])
+    workers = random.choice([2, 6, 15])
+    names = [""]
+    if tree:
+        added = departments(random, workers * 16, limits=random.random() < 0.5)
+        cluster.turn(*added)
+        names = [each.department for each in added]
     sizes = random.choice([[4], [4], [2, 4], [1, 3, 4, 8]])
     for name in range(companies):
         capped = random.random() < 0.2
@@ -108,7 +146,8 @@ def play(seed: int) -> None:
             {"part": f"1/{random.randint(2, 5)}", "borrow": not capped} if random.random() < 0.4 else {}
         )
         cluster.turn(RegisterCompany(company=f"c{name}", **quota))
-    workers = random.choice([2, 6, 15])
+        if tree:
+            cluster.turn(MoveCompany(company=f"c{name}", department=random.choice(["", *names, *names, *names])))
     cluster.turn(
         *[
             RegisterWorker(worker=f"w{each:02}", node="n", host="h", cores=16, memory_mb=65536)
@@ -121,7 +160,7 @@ def play(seed: int) -> None:
         commands = []
         for _ in range(random.choice([1, 1, 3])):
             number += 1
-            each = command(random, cluster.state, companies, sizes, number)
+            each = command(random, cluster.state, companies, sizes, number, gangs=gangs)
             if each is not None:
                 commands.append(each)
         with suppress(CommandRejected):
@@ -129,10 +168,16 @@ def play(seed: int) -> None:
 
 
 @pytest.mark.parametrize("every", [1, 7])
-def test_a_filling_that_goes_on_is_the_one_that_begins_anew(every: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", ["plain", "gangs", "tree", "gangs in a tree"])
+def test_a_filling_that_goes_on_is_the_one_that_begins_anew(
+    kind: str, every: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(fill, "EVERY", every)
     monkeypatch.setattr(fill, "MOST_MARKS", 20)
     compared = Compared(monkeypatch)
     for seed in range(20):
-        play(seed)
-    assert compared.number > 100, "it goes on now and then"
+        play(seed, gangs="gangs" in kind, tree="tree" in kind)
+    for how in ("gone on", "held"):
+        assert compared.found[how] > 100, "now and then"
+        assert ("gang" not in kind) == (compared.found[f"{how} with a gang"] == 0)
+        assert ("tree" not in kind) == (compared.found[f"{how} in a tree"] == 0)

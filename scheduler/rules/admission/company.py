@@ -6,7 +6,7 @@ A policy is one record of `COMPANY_POLICIES`, read by admission, explanations an
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from scheduler.model.quota import UNBOUGHT, Quota, Share
@@ -30,22 +30,13 @@ class Tenant:
     standing: Occupation = field(default_factory=Occupation)
 
 
-def together(department: str, tenants: Iterable[Tenant], basis: Basis, quota: Quota, last_selected: int) -> Tenant:
-    """A department as policies see it: the sums of its companies (semantics H12)."""
-    requested = granted = used = unserved = NOTHING
+def together(department: Tenant, tenants: Iterable[Tenant], basis: Basis) -> Tenant:
+    """A department as policies see it: with what its companies used, and what of them was never served (H12)."""
+    used = unserved = NOTHING
     for each in tenants:
-        requested += each.balance.requested
-        granted += each.balance.granted
         used += each.usage.until(basis.at, each.balance, basis.half_life_ms)
         unserved += each.standing.unserved
-    return Tenant(
-        department,
-        Balance(requested, granted),
-        Usage(used, basis.at),
-        quota,
-        last_selected,
-        Occupation(unserved=unserved),
-    )
+    return replace(department, usage=Usage(used, basis.at), standing=Occupation(unserved=unserved))
 
 
 def dominant_share(tenant: Tenant, _: Basis) -> Share:
@@ -83,6 +74,8 @@ class CompanyPolicy(NamedTuple):
     key: Callable[[Tenant, Basis], Share]
     measure: str
     """What `key` measures, before its value: "acme had a share of 1/4"."""
+    of_balance: bool = False
+    """Whether `key` asks of a tenant nothing but its balance and its quota."""
 
     def rank(self, tenant: Tenant, basis: Basis) -> CompanyKey:
         """The company's place among all."""
@@ -93,7 +86,7 @@ class CompanyPolicy(NamedTuple):
 COMPANY_POLICIES = {
     policy.name: policy
     for policy in (
-        CompanyPolicy("dominant-share", "C3", dominant_share, measure="a share of"),
+        CompanyPolicy("dominant-share", "C3", dominant_share, measure="a share of", of_balance=True),
         CompanyPolicy("pay-as-you-go", "C5", pay_as_you_go, "a use of what it bought (core-ms a core) of"),
     )
 }

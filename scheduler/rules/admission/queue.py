@@ -101,7 +101,8 @@ class AppQueue:
 
     def configure(self, settings: ClusterConfigured) -> None:
         """Order by the policies of these settings."""
-        self._company_key = COMPANY_POLICIES[settings.company_policy].rank
+        policy = COMPANY_POLICIES[settings.company_policy]
+        self._company_key, self._of_balance = policy.rank, policy.of_balance
         self._user_key = USER_POLICIES[settings.user_policy].rank
         self._place = partial(APP_POLICIES[settings.app_policy].rank, step_ms=settings.priority_step_s * 1000)
         self.basis.half_life_ms = settings.half_life_s * 1000
@@ -238,21 +239,24 @@ class AppQueue:
         """The order of entry from the departments of the cluster down (semantics H12)."""
         known: dict[str, Department] = {}
         theirs: dict[str, list[Tenant]] = {}
-        for name, company in self.companies.items():
+        for name, company in () if self._of_balance else self.companies.items():
             for each in above(name):
-                known[each.name] = each
                 theirs.setdefault(each.name, []).append(company.tenant)
 
         def path(app: App) -> tuple[tuple[str, str], ...]:
             company = app.spec.company
-            departments = [("", each.name) for each in reversed(above(company))]
-            return (*departments, (company, ""), (company, app.spec.user))
+            departments = above(company)
+            known.update([(each.name, each) for each in departments])
+            names = [("", each.name) for each in reversed(departments)]
+            return (*names, (company, ""), (company, app.spec.user))
 
         def place(name: tuple[str, str], app: App) -> Any:  # noqa: ANN401 - as the policies have it
             company, other = name
             if not company:
                 each = known[other]
-                tenant = together(other, theirs[other], self.basis, each.quota, each.last_selected)
+                tenant = Tenant(other, each.balance, Usage(), each.quota, each.last_selected)
+                if not self._of_balance:
+                    tenant = together(tenant, theirs[other], self.basis)
                 return self._company_key(tenant, self.basis)
             return self._user_turn(app) if other else self._company_key(self.companies[company].tenant, self.basis)
 

@@ -117,7 +117,8 @@ class TreeTurns:
         self._path, self._place, self._within = path, place, within
         self._root = _Branch(None, 0)
         for app in apps:
-            self.push(app)
+            self._way(app)[-1].apps.append((within(app), app.submitted, app))
+        self._begin(self._root)
 
     def pop(self) -> App | None:
         """Whose turn it is now; None if nobody is left."""
@@ -130,21 +131,41 @@ class TreeTurns:
         return app
 
     def push(self, app: App) -> None:
-        """Give the app a turn, or another one."""
-        node, way = self._root, list[_Branch]()
+        """Give the app another turn."""
+        way = self._way(app)
+        node = way.pop()
+        first = self._within(app), app.submitted, app
+        heappush(node.apps, first)
+        for above in reversed(way):
+            turn = self._turn(node, first)
+            if node.turn is None or turn < node.turn:  # else it waits already
+                node.turn = turn
+                heappush(above.waiting, (turn, node.of, node))
+            node = above
+
+    def _way(self, app: App) -> list[_Branch]:
+        """From the top down to where the app is."""
+        way = [self._root]
         for name in self._path(app):
-            way.append(node)
+            node = way[-1]
             following = node.children.get(name)
             if following is None:
-                node.number += 1
-                following = node.children[name] = _Branch(name, node.number)
-            node = following
-        heappush(node.apps, (self._within(app), app.submitted, app))
-        for above in reversed(way):
-            first = self._first(node)
+                following = node.children[name] = _Branch(name, len(node.children))
+            way.append(following)
+        return way
+
+    def _begin(self, node: _Branch) -> tuple[Any, int, App] | None:
+        """What comes next there, once all that is below has its turn."""
+        heapify(node.apps)
+        for child in node.children.values():
+            first = self._begin(child)
             if first is not None:
-                heappush(above.waiting, (self._turn(node, first), node.of, node))
-            node = above
+                child.turn = self._turn(child, first)
+                node.waiting.append((child.turn, child.of, child))
+        heapify(node.waiting)
+        while node.waiting:
+            node = node.waiting[0][-1]
+        return node.apps[0] if node.apps else None
 
     def _turn(self, node: _Branch, first: tuple[Any, int, App]) -> tuple[Any, Any, int]:
         """Its place among its siblings, then that of the app which comes next in it."""
@@ -159,11 +180,13 @@ class TreeTurns:
             known, _, child = node.waiting[0]
             first = self._first(child)
             if first is None:
+                child.turn = None
                 heappop(node.waiting)
                 continue
             turn = self._turn(child, first)
             if turn == known:
                 return first
+            child.turn = turn
             heapreplace(node.waiting, (turn, child.of, child))
         return None
 
@@ -171,13 +194,18 @@ class TreeTurns:
 class _Branch:
     """What is below one name: further names, or apps."""
 
-    __slots__ = ("apps", "children", "name", "number", "of", "waiting")
+    __slots__ = ("apps", "children", "name", "of", "turn", "waiting")
 
     def __init__(self, name: Any, of: int) -> None:  # noqa: ANN401 - of the caller's choice
         self.name = name
         self.of = of
         """Its number among its siblings."""
-        self.number = 0
+        self.turn: Any = None
+        """The place by which it waits for its turn; None if it does not."""
         self.children: dict[Any, _Branch] = {}
         self.waiting: list[tuple[Any, int, _Branch]] = []
         self.apps: list[tuple[Any, int, App]] = []
+
+    def __lt__(self, other: _Branch) -> bool:
+        """Whether it comes before that one: it is asked where one waits twice by the same place."""
+        return self.of < other.of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import starmap
 from typing import TYPE_CHECKING
@@ -44,6 +44,10 @@ if TYPE_CHECKING:
     from scheduler.rules.state.cluster import ClusterState
 
 
+Side = tuple[Resources, Resources]
+"""What is held and stays, and what is due."""
+
+
 @dataclass(slots=True, eq=False)
 class Entitlement:
     """The result of one filling."""
@@ -68,25 +72,70 @@ class Entitlement:
     """Whether all that is wanted and not granted has room now, so that everybody is entitled to all that it wants."""
     run: Filling | None = None
     """The filling."""
-    _sides: tuple[int, dict[tuple[str, str], tuple[Resources, Resources]]] = (-1, {})
+    _sides: tuple[int, dict[tuple[str, str], Side]] = (-1, {})
+    """Log position -> what was asked of the state there."""
+    _waiting: dict[str, dict[str, App]] = field(default_factory=dict)
+    """Company -> the apps in waitingApps, and maybe some that were."""
+    _grouped: int = -1
+    """The log position of that."""
+    _above: dict[str, None] | None = None
+    """The apps above their entitlement, of the last time."""
 
-    def sides(self, state: ClusterState) -> dict[tuple[str, str], tuple[Resources, Resources]]:
-        """(company, user), (company, "") or ("", department) -> what is held there that stays, and what is due to it.
+    def side(self, state: ClusterState, side: tuple[str, str]) -> Side:
+        """Of (company, user), (company, "") or ("", department): what is held there that stays, and what is due to it.
 
         What its apps have a target for is held: whoever leaves for it makes room on its own side.
         """
         if self._sides[0] != state.head:
-            found: dict[tuple[str, str], tuple[Resources, Resources]] = {}
-            for app in state.waiting.values():
-                held = staying_of(app)
+            self._sides = state.head, {}
+        found = self._sides[1].get(side)
+        if found is not None:
+            return found
+        held = due = NOTHING
+        if side[0]:
+            for app in self.apps_of(state, side):
+                held += staying_of(app)
                 if app.holds and app.driver_runs:
                     held += sum([state.holds[target].amounts for target in app.holds], NOTHING)
-                due = app.need.executor * self.units(app)
-                for side in sides_of(state, app):
-                    before = found.get(side, (NOTHING, NOTHING))
-                    found[side] = before[0] + held, before[1] + due
-            self._sides = state.head, found
-        return self._sides[1]
+                due += app.need.executor * self.units(app)
+        else:
+            for company in _companies_in(state, side[1]):
+                theirs = self.side(state, (company, ""))
+                held, due = held + theirs[0], due + theirs[1]
+        self._sides[1][side] = held, due
+        return held, due
+
+    def apps_of(self, state: ClusterState, side: tuple[str, str]) -> list[App]:
+        """The apps in waitingApps of (company, user), (company, "") or ("", department)."""
+        self._group(state)
+        company, name = side
+        if not company:
+            return [app for each in _companies_in(state, name) for app in self._of_company(state, each)]
+        return [app for app in self._of_company(state, company) if not name or app.spec.user == name]
+
+    def _of_company(self, state: ClusterState, company: str) -> list[App]:
+        return [app for app in self._waiting.get(company, {}).values() if app.id in state.waiting]
+
+    def _group(self, state: ClusterState) -> None:
+        """Bring up to date which company's the apps in waitingApps are."""
+        if self._grouped == state.head:
+            return
+        kept = self._waiting and state.filling.kept is self
+        for name in state.filling.since if kept else state.waiting:
+            app = state.waiting.get(name)
+            if app is not None:
+                self._waiting.setdefault(app.spec.company, {})[name] = app
+        self._grouped = state.head
+
+    def above(self, state: ClusterState) -> list[App]:
+        """The apps above their entitlement."""
+        names: Iterable[str] = state.waiting
+        if self._above is not None and state.filling.kept is self:
+            names = {**self._above, **state.filling.since}
+        apps = [app for name in names if (app := state.waiting.get(name)) is not None]
+        found = [app for app in apps if not app.over and self.surplus(app) > 0]
+        self._above = dict.fromkeys([app.id for app in found])
+        return found
 
     def units(self, app: App) -> int:
         """How many executors the app is entitled to."""
@@ -115,12 +164,10 @@ class Entitlement:
         return self.missing(app) + (app.driver is None and self.is_driven(app))
 
 
-def sides_of(state: ClusterState, app: App) -> list[tuple[str, str]]:
-    """The sides to which the app belongs: its user, its company, and the departments above."""
-    found = [(app.spec.company, ""), (app.spec.company, app.spec.user)]
-    if state.departments:
-        found += [("", each.name) for each in state.companies[app.spec.company].above]
-    return found
+def _companies_in(state: ClusterState, department: str) -> list[str]:
+    """The companies in that department, at any depth."""
+    known = state.departments[department]
+    return [name for name, company in state.companies.items() if known in company.above]
 
 
 def entitlement(state: ClusterState) -> Entitlement:
@@ -144,7 +191,7 @@ def entitlement(state: ClusterState) -> Entitlement:
 def still_holding(state: ClusterState) -> Entitlement | None:
     """The last filling, if nothing that changed since could make another one."""
     kept: Entitlement | None = state.filling.kept
-    if kept is None or state.departments or any(slot.began for slot in state.slots.values()):
+    if kept is None or any(slot.began for slot in state.slots.values()):
         return None
     return kept if all(_holds_for(state, kept, name) for name in state.filling.apps) else None
 
@@ -435,7 +482,7 @@ def gone_on(state: ClusterState) -> Entitlement | None:
     run = GoingOn(state, kept.run, Looked(kept.leaves, kept.turned_away)).run()
     if run is None:
         return None
-    found = Entitlement(companies=kept.companies, offered=kept.offered, leaves=kept.leaves)
+    found = Entitlement(companies=kept.companies, tree=kept.tree, offered=kept.offered, leaves=kept.leaves)
     found.turned_away = kept.turned_away
     _note_results(found, run)
     return found

@@ -7,10 +7,11 @@ only where shares are equal. So the same demands, quotas, offers and places of d
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from scheduler.model.quota import UNBOUGHT, Quota
 from scheduler.model.resources import NOTHING, Resources
@@ -18,6 +19,12 @@ from scheduler.rules.entities.labels import may_use, spare_demands
 
 Cause = Literal["", "room", "cap", "drivers"]
 """Why an app got less than its demand: no room is left for its unit, its company's cap, or its company's drivers."""
+
+Shape = tuple[Resources, int]
+"""What a unit has in all, and of how many executors it is if it is a gang's, else 0.
+
+Of one shape with another it does not matter which comes first, but for units that have a driver.
+"""
 
 
 @dataclass(slots=True, eq=False)
@@ -83,6 +90,11 @@ class Leaf:
         return self.driver + size if most and not self.alone else self.driver
 
     @property
+    def shape(self) -> Shape:
+        """The shape of what is handed out next."""
+        return self.amounts, self.most if self.gang else 0
+
+    @property
     def is_held(self) -> bool:
         """Whether it holds already what would be handed out next."""
         return self.units < self.held and not self.starts
@@ -122,9 +134,9 @@ class UserNode(Node):
     number: int = 0
     """How many units it was handed."""
     runs: list[list[Any]] = field(default_factory=list)
-    """The sizes of these, each with how many there are in a row."""
+    """The shapes of these, each as its amounts, how many there are in a row, and the executors of a gang."""
     marred: bool = False
-    """Whether a demand of it dropped out or a driver was handed out: then the sizes do not tell how it stands."""
+    """Whether a demand of it dropped out or a driver was handed out: then the shapes do not tell how it stands."""
     rigid: bool = True
     """Whether all that its apps want they want at least: then its place tells how each stands."""
     _least: int = 0
@@ -151,21 +163,20 @@ class UserNode(Node):
             self._rest += 1
         return None
 
-    def note(self, size: Resources) -> None:
-        """Count a unit of that size."""
+    def note(self, amounts: Resources, executors: int) -> None:
+        """Count a unit of that shape."""
         self.number += 1
         runs = self.runs
-        if runs and (runs[-1][0] is size or runs[-1][0] == size):
+        if runs and runs[-1][2] == executors and (runs[-1][0] is amounts or runs[-1][0] == amounts):
             runs[-1][1] += 1
         else:
-            runs.append([size, 1])
+            runs.append([amounts, 1, executors])
 
-    def size_at(self, number: int) -> Resources | None:
-        """The size of the unit after the first so many that it was handed."""
-        for size, there in self.runs:
+    def shape_at(self, number: int) -> Shape | None:
+        """The shape of the unit after the first so many that it was handed."""
+        for amounts, there, executors in self.runs:
             if number < there:
-                found: Resources = size
-                return found
+                return amounts, executors
             number -= there
         return None
 
@@ -193,7 +204,7 @@ class UserNode(Node):
         while not units:
             least -= 1
             units = self.leaves[least].least
-        return least, units - 1
+        return least, units - (units if self.leaves[least].gang else 1)
 
     def _cut(self, number: int) -> None:
         """Only the first so many units are handed out."""
@@ -238,18 +249,21 @@ class UserNode(Node):
         return True
 
     def hand_again(self, runs: list[list[Any]], number: int) -> int:
-        """Hand it the first so many units of these sizes; how many it was, which ends where its next one is another."""
+        """Hand it the first so many units of these shapes; how many, which ends where its next one is another."""
         left = number
-        for size, there in runs:
-            in_a_row = min(there, left)
+        for amounts, there, executors in runs:
+            in_a_row, each = min(there, left), executors or 1
             taken = 0
-            while taken < in_a_row and (leaf := self.next()) is not None and not leaf.several and leaf.size == size:
-                units = min(in_a_row - taken, (leaf.least if leaf.units < leaf.least else leaf.most) - leaf.units)
-                leaf.units += units
+            while taken < in_a_row and (leaf := self.next()) is not None and not leaf.starts:
+                if leaf.shape != (amounts, executors):
+                    break
+                more = (leaf.least if leaf.units < leaf.least else leaf.most) - leaf.units
+                units = min(in_a_row - taken, more // each)
+                leaf.units += units * each
                 taken += units
             if taken:
-                self.runs.append([size, taken])
-                self.used += size * taken
+                self.runs.append([amounts, taken, executors])
+                self.used += amounts * taken
                 left -= taken
             if taken < in_a_row or not left:
                 break
@@ -280,9 +294,13 @@ class CompanyNode(Node):
     """The department that it is in, or the cluster; None where there are no departments."""
 
     @property
-    def last(self) -> tuple[int, Resources]:
-        """The level and the unit of the user that was handed something last."""
-        return self.turn[0], self.turn[1]
+    def branch(self) -> Node:
+        """What it is in right below the cluster: a department, or itself."""
+        node: Node = self
+        above = self.above
+        while above is not None and above.above is not None:
+            node, above = above, above.above
+        return node
 
 
 @dataclass(slots=True, eq=False)
@@ -316,12 +334,25 @@ class GroupTree:
         for each in groups.values():
             if each.above is None:
                 each.above = self.root
+        self.upward = sorted(groups.values(), key=lambda each: -_depth(each))
+        """The departments, those within others before these."""
         if self.keeps:
-            for each in sorted(groups.values(), key=lambda each: -_depth(each)):
-                each.reserved = each.within.at_least(each.kept)
-                above = each.above or self.root
-                above.within += each.reserved
-            self.root.reserved = self.root.within
+            self._reserve()
+
+    def begin_again(self) -> None:
+        """Nothing is used yet, and it is nobody's turn."""
+        for each in (self.root, *self.upward):
+            each.used = each.within = NOTHING
+            each.turns.clear()
+        if self.keeps:
+            self._reserve()
+
+    def _reserve(self) -> None:
+        for each in self.upward:
+            each.reserved = each.within.at_least(each.kept)
+            above = each.above or self.root
+            above.within += each.reserved
+        self.root.reserved = self.root.within
 
     def of(self, department: str) -> GroupNode:
         """The department of that name; the cluster without one."""
@@ -483,7 +514,7 @@ MOST_MARKS = 48
 DENSE = 12
 """So many of the last marks stay, and of those before one of two as often as there are too many."""
 
-Stood = tuple[int, Resources, Resources | None, int, tuple[int, int], list[tuple[str, int, bool, Cause]] | None]
+Stood = tuple[int, Resources, Shape | None, int, tuple[int, int], list[tuple[str, int, bool, Cause]] | None]
 """Of a user: units, what it has, its next unit, the apps looked at, its place; how each app stood if it is marred."""
 
 
@@ -495,8 +526,9 @@ class Mark:
     """The number of the filling that made it."""
     rooms: dict[Resources, int]
     full: set[Resources]
-    starts: set[Resources]
-    """What units were in all that were more than one executor."""
+    delicate: set[Shape]
+    marred: set[Node]
+    """The branches with a user that is `marred`: there the order of equal shares matters."""
     handed: int
     dropped: int
     companies: list[tuple[Resources, Resources, Key]]
@@ -510,6 +542,16 @@ Handed = tuple[str, tuple[Resources, ...]]
 
 First = tuple[CompanyNode, UserNode, Leaf, int]
 """Who has a slot: its company and user, its demand, and how many executors it is handed before everybody else."""
+
+
+class Turns(NamedTuple):
+    """Whose turn it is."""
+
+    companies: list[tuple[Key, int]]
+    users: list[list[tuple[Key, int]]]
+    """Of each company."""
+    leaves: list[list[Leaf | None]]
+    """The next demand of each user of each company."""
 
 
 class Filling:
@@ -526,7 +568,7 @@ class Filling:
         self.companies = list(companies)
         self.total = total
         self.tree = tree
-        """The departments; None if there are none, and then no mark is made where there are."""
+        """The departments, if there are any."""
         self.number = 0
         """How many before it went on one from the other."""
         self._of_users = Quota(total)
@@ -539,9 +581,17 @@ class Filling:
         """How far it was at times, so that the next filling can go on from there."""
         self._full: set[Resources] = set()
         """Sizes that fit no room any more: rooms only become less."""
-        self._starts: set[Resources] = set()
+        self._delicate: set[Shape] = set()
+        """Shapes of which it matters who comes first: of units with a driver, and of gangs that found no room."""
         self._plain = True
-        """Whether shares only rose: no unit had further kinds, or no memory, and nobody was handed anything first."""
+        """Whether shares only rose: no unit had further kinds, or no memory, and nobody was handed anything first.
+
+        Nor did anybody have nothing as a weight, or was refused what others keep.
+        """
+        self._unsettled: dict[Node, Counter[Shape]] = {}
+        """Branch -> the units that it has and that are handed out once more in it, in the order of now."""
+        self.is_settled = True
+        """Whether those could be."""
         self._last_mark = 0
         self._every = EVERY * max(1, sum([len(company.users) for company in self.companies]) // 64)
 
@@ -554,78 +604,93 @@ class Filling:
             self._plain = False
             while not demand.cause and (demand.starts or demand.units < min(units, demand.most)):
                 self._hand(whose, of, demand)
-        queue, waiting, following = self._turns()
+        turns = self._turns()
+        queue = turns.companies
         if self.tree is not None:
-            self._run_down(self.tree, queue, waiting, following)
+            self._run_down(self.tree, turns)
             return
         level = -1
         while queue:
             key, number = queue[0]
             if key[0] != level:
-                if len(self.handed) >= self._last_mark + self._every and self._plain and key[0] < NOWHERE:
-                    self._mark(following)
+                self._mark_at(key[0], turns)
                 level = key[0]
-            company, users = self.companies[number], waiting[number]
-            self._hand_to(company, users, following[number])
+            company, users = self.companies[number], turns.users[number]
+            self._hand_to(company, users, turns.leaves[number])
             if users:
                 heapreplace(queue, (self._company_key(company, users[0][0]), number))
             else:
                 heappop(queue)
 
-    def _hand_to(self, company: CompanyNode, users: list[tuple[Key, int]], leaves: list[Leaf | None]) -> None:
+    def _hand_to(
+        self,
+        company: CompanyNode,
+        users: list[tuple[Key, int]],
+        leaves: list[Leaf | None],
+        again: Counter[Shape] | None = None,
+    ) -> None:
         """The next unit of the company, to its user with the least share, whose turn comes again."""
         turn, place = users[0]
         user, leaf = company.users[place], leaves[place]
         if leaf is not None:
             company.turn = turn
-            self._hand(company, user, leaf)
+            if again is None:
+                self._hand(company, user, leaf)
+            else:
+                self._hand_again(company, user, leaf, again)
             leaf = leaves[place] = user.next()
         if leaf is not None:
             heapreplace(users, (self._user_key(user, leaf), place))
         else:
             heappop(users)
 
-    def _run_down(
-        self,
-        tree: GroupTree,
-        queue: list[tuple[Key, int]],
-        waiting: list[list[tuple[Key, int]]],
-        following: list[list[Leaf | None]],
-    ) -> None:
+    def _run_down(self, tree: GroupTree, turns: Turns) -> None:
         """As `run`, from the cluster down to the child with the least share (semantics H12)."""
-        for key, number in queue:
+        for key, number in turns.companies:
             above = self.companies[number].above or tree.root
             above.turns.append((key, number, None))
         number = len(self.companies)
-        for group in sorted(tree.groups.values(), key=lambda each: -_depth(each)):
+        for group in tree.upward:
             number += 1
-            heapify(group.turns)
+            if group.turns:
+                heapify(group.turns)
+                self._settle(group, turns, number)
             if group.turns:
                 above = group.above or tree.root
                 above.turns.append((self._group_key(group), number, group))
-        heapify(tree.root.turns)
-        while tree.root.turns:
-            path, node = list[tuple[GroupNode, int, GroupNode | None]](), tree.root
-            while True:
-                _, number, child = node.turns[0]
-                path.append((node, number, child))
-                if child is None:
-                    break
-                node = child
-            company, users = self.companies[number], waiting[number]
-            self._hand_to(company, users, following[number])
-            for node, number, child in reversed(path):
-                if not (users if child is None else child.turns):
-                    heappop(node.turns)
-                    continue
-                key = self._company_key(company, users[0][0]) if child is None else self._group_key(child)
-                heapreplace(node.turns, (key, number, child))
+        root = tree.root
+        heapify(root.turns)
+        level = -1
+        while root.turns:
+            key = root.turns[0][0]
+            if key[0] != level:
+                self._mark_at(key[0], turns)
+                level = key[0]
+            self._hand_down(root, turns)
 
-    def _turns(self) -> tuple[list[tuple[Key, int]], list[list[tuple[Key, int]]], list[list[Leaf | None]]]:
-        """Whose turn it is: of companies, of the users of each, and the next demand of each user."""
-        queue: list[tuple[Key, int]] = []
-        waiting: list[list[tuple[Key, int]]] = []
-        following: list[list[Leaf | None]] = []
+    def _hand_down(self, group: GroupNode, turns: Turns, again: Counter[Shape] | None = None) -> None:
+        """The next unit in the department, whose parts then have their turns again."""
+        path, node = list[tuple[GroupNode, int, GroupNode | None]](), group
+        while True:
+            key, number, child = node.turns[0]
+            if key[0] >= NOWHERE:
+                self._plain = False
+            path.append((node, number, child))
+            if child is None:
+                break
+            node = child
+        company, users = self.companies[number], turns.users[number]
+        self._hand_to(company, users, turns.leaves[number], again)
+        for node, number, child in reversed(path):
+            if not (users if child is None else child.turns):
+                heappop(node.turns)
+                continue
+            key = self._company_key(company, users[0][0]) if child is None else self._group_key(child)
+            heapreplace(node.turns, (key, number, child))
+
+    def _turns(self) -> Turns:
+        """Whose turn it is, once what was handed out before is settled."""
+        turns = Turns([], [], [])
         for number, company in enumerate(self.companies):
             leaves = [user.next() for user in company.users]
             users = [
@@ -634,23 +699,56 @@ class Filling:
                 if leaf is not None
             ]
             heapify(users)
-            waiting.append(users)
-            following.append(leaves)
+            turns.users.append(users)
+            turns.leaves.append(leaves)
+            self._settle(company, turns, number)
             if users:
-                queue.append((self._company_key(company, users[0][0]), number))
-        heapify(queue)
-        return queue, waiting, following
+                turns.companies.append((self._company_key(company, users[0][0]), number))
+        heapify(turns.companies)
+        return turns
+
+    def _settle(self, branch: Node, turns: Turns, number: int) -> None:
+        """Hand out once more what the branch has of equal shares: to whoever comes first in it by now (H3)."""
+        again = self._unsettled.get(branch)
+        for _ in range(0 if again is None else again.total()):
+            if isinstance(branch, GroupNode) and branch.turns:
+                self._hand_down(branch, turns, again)
+            elif isinstance(branch, CompanyNode) and turns.users[number]:
+                self._hand_to(branch, turns.users[number], turns.leaves[number], again)
+            else:
+                self.is_settled = False
+
+    def _hand_again(self, company: CompanyNode, user: UserNode, leaf: Leaf, again: Counter[Shape]) -> None:
+        """A unit for which room is taken already, since one of its shape was handed out there."""
+        shape = amounts, executors = leaf.shape
+        again[shape] -= 1
+        capped = company.capped and not company.quota.covers(company.used, amounts)
+        if leaf.starts or again[shape] < 0 or capped or not self._passes(company, amounts):
+            self.is_settled = False
+        leaf.units += executors or 1
+        user.used += amounts
+        user.note(amounts, executors)
+        company.used += amounts
+        if company.above is not None and self.tree is not None:
+            self.tree.add(company.above, amounts)
+
+    def _mark_at(self, level: int, turns: Turns) -> None:
+        """Note how far it is, now and then, as what comes next has a share of that level."""
+        if len(self.handed) >= self._last_mark + self._every and self._plain and level < NOWHERE:
+            self._mark(turns.leaves)
 
     def _mark(self, following: list[list[Leaf | None]]) -> None:
         """Note how far it is: the company with the least share has a larger one than all that was handed out before."""
         users: list[list[Stood]] = []
+        marred: set[Node] = set()
         for company, leaves in zip(self.companies, following, strict=True):
             theirs: list[Stood] = []
             for user, leaf in zip(company.users, leaves, strict=True):
                 each = None
                 if user.marred:
+                    marred.add(company.branch)
                     each = [(one.app, one.units, one.driven, one.cause) for one in user.leaves]
-                after = None if leaf is None else leaf.amounts
+                after = None if leaf is None else leaf.shape
                 theirs.append((user.number, user.used, after, len(user.leaves), user.place, each))
             users.append(theirs)
         self.marks.append(
@@ -658,7 +756,8 @@ class Filling:
                 filling=self.number,
                 rooms=self.rooms.number.copy(),
                 full=self._full.copy(),
-                starts=self._starts.copy(),
+                delicate=self._delicate.copy(),
+                marred=marred,
                 handed=len(self.handed),
                 dropped=len(self.dropped),
                 companies=[(company.used, company.drivers, company.turn) for company in self.companies],
@@ -669,45 +768,37 @@ class Filling:
         if len(self.marks) > MOST_MARKS:
             del self.marks[: MOST_MARKS - DENSE : 2]
 
-    def go_on_from(self, mark: Mark, before: Filling, settled: list[int]) -> None:
+    def go_on_from(
+        self, mark: Mark, before: Filling, settled: list[int], unsettled: dict[Node, Counter[Shape]]
+    ) -> None:
         """Be as far as the filling before was there; its companies and users are as far already.
 
-        Among users of those `settled` others may have the last units now than at the marks within the same shares.
+        But for the last units of equal shares in the branches that are `unsettled`. Among users of the companies
+        `settled` others may have them now than at the marks within the same shares.
         """
-        self._full, self._starts = mark.full.copy(), mark.starts.copy()
+        self._full, self._delicate = mark.full.copy(), mark.delicate.copy()
         self.handed, self.dropped = before.handed, before.dropped
         del self.handed[mark.handed :], self.dropped[mark.dropped :]
         marks = self.marks = before.marks[: before.marks.index(mark)]
         while marks and any(marks[-1].companies[each][2][:2] == mark.companies[each][2][:2] for each in settled):
             marks.pop()
         self._last_mark, self.number = mark.handed - self._every, before.number + 1
+        self._unsettled = unsettled
+        if self.tree is not None:
+            self.tree.begin_again()
+            for company in self.companies:
+                if company.above is not None and company.used is not NOTHING:
+                    self.tree.add(company.above, company.used)
 
-    def was_tied(self, company: CompanyNode, size: Resources, used: Resources) -> bool:
-        """Whether a unit of that size, the last one of what a user has, was one of those of equal shares (H3)."""
-        level, amounts = company.last
-        return size == amounts and level_of(self._of_users, self._of_users, used - size, ()) == level
+    def was_tied(self, turn: Key, last: Shape, used: Resources) -> bool:
+        """Whether a unit of that shape, the last one of what a user has, was one of those of equal shares (H3).
 
-    def settle_ties(self, company: CompanyNode, number: int) -> bool:
-        """Hand out the last units of equal shares, so many, to whoever comes first by now (H3); False if it cannot."""
-        tied = []
-        for user in company.users:
-            leaf = user.next()
-            if leaf is not None:
-                key = self._user_key(user, leaf)
-                if key[0] < company.last[0]:
-                    return False
-                if (key[0], key[1]) == company.last:
-                    tied.append((key, user, leaf))
-        tied.sort(key=_by_key)
-        if len(tied) < number:
+        `turn`: the place of the user of its company that was handed something last.
+        """
+        level, amounts, among, _ = turn
+        if last != (amounts, among // 2):
             return False
-        for _, user, leaf in tied[:number]:
-            if leaf.several:
-                return False
-            leaf.units += 1
-            user.used += leaf.size
-            user.note(leaf.size)
-        return True
+        return level_of(self._of_users, self._of_users, used - amounts, ()) == level
 
     def _hand(self, company: CompanyNode, user: UserNode, leaf: Leaf) -> None:
         size = leaf.size
@@ -728,11 +819,11 @@ class Filling:
                 self.tree.add(company.above, size)
             leaf.units += 1
             runs = user.runs
-            if runs and runs[-1][0] is size:
+            if runs and runs[-1][0] is size:  # a gang's amounts are an object of their own
                 runs[-1][1] += 1
                 user.number += 1
             else:
-                user.note(size)
+                user.note(size, 0)
                 self._plain = self._plain and not size.others and size.memory_mb > 0
         if leaf.cause:
             user.marred = True
@@ -741,34 +832,47 @@ class Filling:
     def _hand_several(self, company: CompanyNode, user: UserNode, leaf: Leaf) -> None:
         """A unit that has a driver in it, or all executors of a gang."""
         unit, amounts, starts = leaf.unit, leaf.amounts, leaf.starts
-        user.marred = True
-        self._starts.add(amounts)
         if amounts.others or not amounts.memory_mb:
             self._plain = False
-        if not self._full.isdisjoint(unit):
-            leaf.cause = "room"
-        elif (company.capped and not company.quota.covers(company.used, amounts)) or not self._passes(company, amounts):
-            leaf.cause = "cap"
-        elif starts and not may_start(company.quota, company.drivers, leaf.driver):
-            leaf.cause = "drivers"
-        elif not self.rooms.take_all(unit):
-            leaf.cause = "room"
-            if len(unit) == 1:
-                self._full.add(unit[0])
+        leaf.cause = self._taken(company, leaf, unit, amounts)
+        if starts or leaf.cause == "room":
+            self._delicate.add(leaf.shape)
+        if starts:
+            user.marred = True
+        if leaf.cause:
+            return
+        self.handed.append((leaf.app, unit))
+        user.used += amounts
+        company.used += amounts
+        if company.above is not None and self.tree is not None:
+            self.tree.add(company.above, amounts)
+        if starts:
+            company.drivers += leaf.driver
+            leaf.driven = True
         else:
-            self.handed.append((leaf.app, unit))
-            user.used += amounts
-            company.used += amounts
-            if company.above is not None and self.tree is not None:
-                self.tree.add(company.above, amounts)
-            if starts:
-                company.drivers += leaf.driver
-                leaf.driven = True
-            leaf.units += len(unit) - starts
+            user.note(amounts, leaf.most)
+        leaf.units += len(unit) - starts
+
+    def _taken(self, company: CompanyNode, leaf: Leaf, unit: tuple[Resources, ...], amounts: Resources) -> Cause:
+        """Take room for all of a unit; why not, if that is so."""
+        if not self._full.isdisjoint(unit):
+            return "room"
+        if (company.capped and not company.quota.covers(company.used, amounts)) or not self._passes(company, amounts):
+            return "cap"
+        if leaf.starts and not may_start(company.quota, company.drivers, leaf.driver):
+            return "drivers"
+        if self.rooms.take_all(unit):
+            return ""
+        if len(unit) == 1:
+            self._full.add(unit[0])
+        return "room"
 
     def _passes(self, company: CompanyNode, more: Resources) -> bool:
         """Whether so much more passes no cap above the company (semantics H12)."""
-        return company.above is None or self.tree is None or self.tree.passes(company.above, more)
+        if company.above is None or self.tree is None or self.tree.passes(company.above, more):
+            return True
+        self._plain = self._plain and not self.tree.keeps
+        return False
 
     def _group_key(self, group: GroupNode) -> Key:
         """Whose turn it is among what is in one department, by the one who comes first in this one."""
@@ -785,10 +889,6 @@ class Filling:
         """Whose turn it is among companies, `first` being that of its user who comes first."""
         _, amounts, among, rank = first
         return level_of(company.quota, self._unnamed, company.used, amounts.others), amounts, among, rank
-
-
-def _by_key(tied: tuple[Key, UserNode, Leaf]) -> Key:
-    return tied[0]
 
 
 def may_start(quota: Quota, drivers: Resources, driver: Resources) -> bool:

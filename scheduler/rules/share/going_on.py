@@ -1,24 +1,19 @@
 """How a filling goes on from a mark of the last one, up to which both are the same (semantics H2).
 
-A filling is units of some sizes in an order, and of whom they are matters to what follows only where shares are equal.
-So one app of a user in the place of another, of as large executors, changes nothing but the last ties.
+A filling is units of some shapes in an order, and of whom they are matters to what follows only where shares are equal.
+So one app of a user in the place of another, of as large executors, changes nothing but the last ties: in its company
+or, where there are departments, in all that is in the same one of those right below the cluster.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from scheduler.model.resources import NOTHING, Resources
+from scheduler.model.resources import NOTHING
 from scheduler.rules.share.demands import admitted_leaf, pending
-from scheduler.rules.share.fill import (
-    CompanyNode,
-    Filling,
-    Leaf,
-    Mark,
-    Stood,
-    UserNode,
-)
+from scheduler.rules.share.fill import CompanyNode, Filling, Key, Leaf, Mark, Node, Shape, Stood, UserNode
 
 if TYPE_CHECKING:
     from scheduler.rules.entities.apps import App, Need
@@ -26,6 +21,8 @@ if TYPE_CHECKING:
 
 Changed = dict[str, dict[str, list["App"] | None]]
 """Company -> user -> which apps of it changed; None if only its pending apps rank otherwise."""
+NEVER: Key = (-1, NOTHING, 1, ())
+"""The turn of a company that was handed nothing of the last equal shares."""
 NOT_THERE: Stood = (0, NOTHING, None, 0, (0, 0), None)
 """How a user stood that was not there."""
 
@@ -55,20 +52,27 @@ class GoingOn:
         mark = None if changed is None else self._last_same(changed)
         if mark is None or changed is None:
             return None
-        run = Filling(mark.rooms, before.companies, before.total)
+        run = Filling(mark.rooms, before.companies, before.total, before.tree)
+        for node in before.companies:
+            if node.name in changed:
+                node.changed = self._number
+        again = {node.branch for node in before.companies if node.changed > mark.filling}
+        unsettled: dict[Node, Counter[Shape]] = {}
         settled: list[int] = []
         for number, node in enumerate(before.companies):
             node.used, node.drivers, node.turn = mark.companies[number]
-            if node.name in changed:
-                node.changed = self._number
-            tied = self._as_far(run, node, mark, mark.users[number])
-            if tied is None or (tied and not run.settle_ties(node, tied)):
+            tied = self._as_far(run, node, mark.users[number], mark.filling, again=node.branch in again)
+            if tied is None:
                 return None
             if tied:
                 settled.append(number)
-        run.go_on_from(mark, before, settled)
+                unsettled.setdefault(node.branch, Counter()).update(tied)
+                node.turn = NEVER
+                for amounts, _ in tied:
+                    node.used -= amounts
+        run.go_on_from(mark, before, settled, unsettled)
         run.run()
-        return run
+        return run if run.is_settled else None
 
     def _changed(self) -> Changed | None:
         """Whose demands changed since the last filling; None if that cannot be told."""
@@ -104,7 +108,7 @@ class GoingOn:
                 user = node.users[places[name]]
                 after = (user.number, None) if apps is None else self._looked_at_again(node, user, apps)
                 while marks and not (
-                    _is_free_of_ties(marks[-1], number, places[name], user)
+                    _is_free_of_ties(marks[-1], node, number, places[name])
                     and _is_same(marks[-1].users[number], places[name], user, after, known=apps is None)
                 ):
                     marks.pop()
@@ -112,16 +116,16 @@ class GoingOn:
                     return None
         return marks[-1] if marks else None
 
-    def _looked_at_again(self, node: CompanyNode, user: UserNode, apps: list[App]) -> tuple[int, Resources | None]:
+    def _looked_at_again(self, node: CompanyNode, user: UserNode, apps: list[App]) -> tuple[int, Shape | None]:
         """With the user's demands of now: how many of the units that it was handed are the same, and the next one."""
         user.changed = self._number
         user.admitted = self._admitted_now(user, apps)
-        units, sizes = user.number, user.runs
+        units, shapes = user.number, user.runs
         self._forget(user, 0)
         user.begin_again(self._pending_of(node, user))
-        same = user.hand_again(sizes, units)
+        same = user.hand_again(shapes, units)
         leaf = user.next()
-        return same, None if leaf is None else leaf.amounts
+        return same, None if leaf is None else leaf.shape
 
     def _new_user(self, node: CompanyNode, name: str) -> UserNode:
         """A user of which no app was looked at before."""
@@ -175,19 +179,22 @@ class GoingOn:
             self._looked.leaves.pop(leaf.app, None)
         user.noted = min(user.noted, apps)
 
-    def _as_far(self, run: Filling, node: CompanyNode, mark: Mark, theirs: list[Stood]) -> int | None:
-        """Let a company's users be as far as they stood at a mark; None if that could not be done.
+    def _as_far(
+        self, run: Filling, node: CompanyNode, theirs: list[Stood], filling: int, *, again: bool
+    ) -> list[Shape] | None:
+        """Let a company's users be as far as they stood at a mark of that filling; None if that could not be done.
 
-        Where any of them changed since, not with the last units of equal shares: how many these are.
+        If they are to be settled `again`, not with the last units of equal shares: the shapes of these.
         """
-        tied, again = 0, node.changed > mark.filling
+        tied: list[Shape] = []
         for place, user in enumerate(node.users):
             units, used, after, apps, least, each = theirs[place] if place < len(theirs) else NOT_THERE
-            last = user.size_at(units - 1) if again and units else None
-            ties = last is not None and run.was_tied(node, last, used)
+            last = user.shape_at(units - 1) if again and units else None
+            ties = last is not None and run.was_tied(node.turn, last, used)
             if last is not None and ties:
-                tied, units, used = tied + 1, units - 1, used - last
-            if each is None and user.changed <= mark.filling and user.rigid:
+                tied.append(last)
+                units, used = units - 1, used - last[0]
+            if each is None and user.changed <= filling and user.rigid:
                 if ties:
                     least = user.before(least)
                     apps = max(len(user.admitted), least[0] + 1)
@@ -200,9 +207,9 @@ class GoingOn:
                 if not user.stand_again(units, used, each, self._pending_of(node, user)):
                     return None
                 continue
-            sizes = user.runs
+            shapes = user.runs
             user.begin_again(self._pending_of(node, user))
-            if user.hand_again(sizes, units) != units:
+            if user.hand_again(shapes, units) != units:
                 return None
         return tied
 
@@ -211,32 +218,37 @@ def _by_rank(leaf: Leaf) -> tuple[int, ...]:
     return leaf.rank
 
 
-def _is_same(
-    theirs: list[Stood], place: int, user: UserNode, now: tuple[int, Resources | None], *, known: bool
-) -> bool:
-    """Whether what a user had at a mark, and its next unit, are of the sizes that it wants now.
+def _is_same(theirs: list[Stood], place: int, user: UserNode, now: tuple[int, Shape | None], *, known: bool) -> bool:
+    """Whether what a user had at a mark, and its next unit, are of the shapes that it wants now.
 
     `now`: of how many of the units that it was handed that is so, and the next one; of all if that is `known`.
     """
     units, _, after, _, _, _ = theirs[place] if place < len(theirs) else NOT_THERE
     same, following = now
-    return units <= same and (known or after == (user.size_at(units) if units < same else following))
+    return units <= same and (known or after == (user.shape_at(units) if units < same else following))
 
 
-def _is_free_of_ties(mark: Mark, number: int, place: int, user: UserNode) -> bool:
-    """Whether it does not matter up to a mark which users of a company come first where shares are equal.
+def _is_free_of_ties(mark: Mark, node: CompanyNode, number: int, place: int) -> bool:
+    """Whether it does not matter up to a mark which user comes first of those with equal shares.
 
-    It does where an app of the company has dropped out, or units of the sizes that the user had fit nowhere any more.
+    It does where an app in the same branch has dropped out, or units of the shapes that the user had, or was to have
+    next, fit nowhere any more.
     """
-    theirs = mark.users[number]
-    if any(stood[5] is not None for stood in theirs):
+    if node.branch in mark.marred:
         return False
-    left = (theirs[place] if place < len(theirs) else NOT_THERE)[0]
-    for size, there in user.runs:
-        if left > 0 and (size in mark.full or size in mark.starts):
+    theirs, user = mark.users[number], node.users[place]
+    left, _, after, _, _, _ = theirs[place] if place < len(theirs) else NOT_THERE
+    if after is not None and _is_scarce(mark, after):
+        return False
+    for amounts, there, executors in user.runs:
+        if left > 0 and _is_scarce(mark, (amounts, executors)):
             return False
         left -= there
     return True
+
+
+def _is_scarce(mark: Mark, shape: Shape) -> bool:
+    return shape[0] in mark.full or shape in mark.delicate
 
 
 def _without(later: Iterator[Leaf], known: list[Leaf], last: dict[Need, Leaf]) -> Iterator[Leaf]:

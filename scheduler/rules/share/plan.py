@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.share.demands import size_of, units_of
 from scheduler.rules.share.entitlement import Entitlement, filling
-from scheduler.rules.share.fill import Handed, Rooms
+from scheduler.rules.share.fill import Filling, Handed, Rooms
 
 if TYPE_CHECKING:
     from scheduler.rules.entities.grants import Allocation
@@ -25,6 +25,22 @@ change with each executor that follows it.
 """
 
 
+class Looked(NamedTuple):
+    """A live worker as a plan saw it: it is as it was while these two objects are what it has."""
+
+    free: Resources
+    leaving: Resources
+    lingers: bool
+    offer: Resources
+    """What it offers beside drivers and what lingers."""
+    standing: Content
+    """What stands there and was not told to leave."""
+
+
+Packed = tuple[dict[Resources, list[Content]], Counter[str]]
+"""Offer -> what the filling put on each worker of that offer; app -> how many parts of its units found no room."""
+
+
 class Plan(NamedTuple):
     """Where all that is handed out would stand: live worker -> content."""
 
@@ -35,34 +51,54 @@ class Plan(NamedTuple):
     """Live worker -> what stands there now and was not told to leave."""
     short: dict[Resources, list[str]]
     """Size -> the workers on which the plan has more units of it than stand there."""
+    run: Filling | None
+    """The filling, but for one that was made for this plan."""
+    looked: dict[str, Looked]
+    packed: Packed
 
 
-def plan(state: ClusterState, entitled: Entitlement) -> Plan:
+def plan(state: ClusterState, entitled: Entitlement, before: Plan | None = None) -> Plan:
     """The workers of the filling, matched with the live ones that agree most.
 
     A filling of its own is made only where room lingers, or where there was none since all that is wanted had room.
+    `before`: an earlier one of the same stage and filling, of which is taken what has not changed.
     """
-    live = [worker for worker in state.workers.values() if worker.status == "alive"]
-    lingers = [lingering(state, worker.executors.values()) for worker in live]
-    run = None if any(one != NOTHING for one in lingers) else entitled.run
-    handed = filling(state)[1] if run is None else run.handed
-    offers = [
-        state.fleet.classed(worker.id, worker.beside_drivers - one) for worker, one in zip(live, lingers, strict=True)
-    ]
-    by_offer: defaultdict[Resources, list[Worker]] = defaultdict(list)
-    for offer, worker in zip(offers, live, strict=True):
-        by_offer[offer].append(worker)
-    standing = {worker.id: standing_on(state, worker) for worker in live}
+    looked: dict[str, Looked] = {}
+    for worker in state.workers.values():
+        if worker.status == "alive":
+            last = None if before is None else before.looked.get(worker.id)
+            if last is None or last.free is not worker.free or last.leaving is not worker.leaving:
+                last = _look(state, worker)
+            looked[worker.id] = last
+    run = None if [one for one in looked.values() if one.lingers] else entitled.run
+    offers = _offers(looked)
+    if run is not None and before is not None and before.run is run and _offers(before.looked) == offers:
+        packed, missed = before.packed
+    else:
+        packed, missed = _packed(filling(state)[1] if run is None else run.handed, offers)
+    by_offer: defaultdict[Resources, list[str]] = defaultdict(list)
+    for name, one in looked.items():
+        by_offer[one.offer].append(name)
+    standing = {name: one.standing for name, one in looked.items()}
     found: dict[str, Content] = {}
-    packed, missed = _packed(handed, offers)
     for offer, contents in packed.items():
-        found.update(_matched(contents, [worker.id for worker in by_offer[offer]], standing))
+        found.update(_matched(contents, by_offer[offer], standing))
     short: defaultdict[Resources, list[str]] = defaultdict(list)
     for name, content in found.items():
         for size, number in content.items():
             if number > standing[name][size]:
                 short[size].append(name)
-    return Plan(found, missed, standing, short)
+    return Plan(found, missed, standing, short, run, looked, (packed, missed))
+
+
+def _offers(looked: dict[str, Looked]) -> list[Resources]:
+    return [one.offer for one in looked.values()]
+
+
+def _look(state: ClusterState, worker: Worker) -> Looked:
+    lingers = lingering(state, worker.executors.values())
+    offer = state.fleet.classed(worker.id, worker.beside_drivers - lingers)
+    return Looked(worker.free, worker.leaving, lingers != NOTHING, offer, standing_on(state, worker))
 
 
 def lingering(state: ClusterState, held: Iterable[Allocation]) -> Resources:
@@ -78,8 +114,8 @@ def lingering(state: ClusterState, held: Iterable[Allocation]) -> Resources:
     )
 
 
-def _packed(handed: list[Handed], offers: list[Resources]) -> tuple[dict[Resources, list[Content]], Counter[str]]:
-    """Offer -> what the filling put on each worker of that offer; app -> how many parts of its units found no room."""
+def _packed(handed: list[Handed], offers: list[Resources]) -> Packed:
+    """What the filling puts on workers of these offers."""
     rooms = Rooms(Counter(offers))
     missed: Counter[str] = Counter()
     contents: list[Content] = [Counter() for _ in offers]

@@ -126,7 +126,7 @@ class Losses:
         side = side_of(self._state, app, self._claimant)
         if side is None:
             return False
-        held, due = self._entitled.sides(self._state).get(side, (NOTHING, NOTHING))
+        held, due = self._entitled.side(self._state, side)
         return (held - self._of_sides.get(side, NOTHING) - besides).covers(due)
 
     def _is_surplus(self, one: Allocation, makes: Resources) -> bool:

@@ -53,14 +53,16 @@ def void(state: ClusterState, entitled: Entitlement, at: int) -> Iterator[Event]
     again = True
     while again:
         again = False
+        returns = _by_plan(state)
         for target in list(state.holds.values()):
             if target.id not in state.holds:
                 continue
-            reason = _why_void(state, target, entitled, at)
+            reason = _why_void(state, target, entitled, returns, at)
             if reason is not None:
                 again = True
                 for each in _with_gang(state, target):
                     yield from end(state, each, reason)
+                returns = _by_plan(state)
 
 
 def _with_gang(state: ClusterState, target: Hold) -> list[Hold]:
@@ -92,7 +94,9 @@ def given_up(state: ClusterState) -> list[Event]:
     return [*ended, *[SlotEnded(app=name) for name in state.slots]]
 
 
-def _why_void(state: ClusterState, target: Hold, entitled: Entitlement, at: int) -> Ending | None:
+def _why_void(
+    state: ClusterState, target: Hold, entitled: Entitlement, returns: list[Allocation], at: int
+) -> Ending | None:
     app, worker = state.apps.get(target.app), state.workers.get(target.worker)
     if worker is None or worker.status != "alive" or worker.shut or target.id not in worker.holds:
         return "worker-gone"
@@ -103,7 +107,7 @@ def _why_void(state: ClusterState, target: Hold, entitled: Entitlement, at: int)
     if not state.fleet.admits(target.worker, sought_by(state, app, NOTHING, at)):
         return "unusable"
     told = [] if target.reason == "plan" else [one for one in target.leaving.values() if not one.moved]
-    losses = Losses(state, entitled, app, returns=_by_plan(state)) if told else None
+    losses = Losses(state, entitled, app, returns) if told else None
     if losses is not None and any(map(losses.may_stay, told)):
         return "stays"
     room = worker.open_to(app.id) + coming(state, worker)

@@ -12,7 +12,7 @@ from scheduler.rules.command.failures import closed_to, kind_of
 from scheduler.rules.command.windows import sought_by
 from scheduler.rules.entities.labels import sought
 from scheduler.rules.share.demands import size_of, units_of
-from scheduler.rules.share.entitlement import Entitlement, sides_of
+from scheduler.rules.share.entitlement import Entitlement
 from scheduler.rules.share.plan import Plan, lingering, plan
 from scheduler.rules.stage.caps import UnderCaps, is_capped, staying
 from scheduler.rules.stage.losses import Losses, leaving_with, side_of
@@ -97,7 +97,7 @@ class CheapestFirst:
         self._lent: tuple[int, list[Allocation]] | None = None
         self._surplus: set[str] | None = None
         self._movable: set[str] | None = None
-        self._where: tuple[int, dict[tuple[str, str], dict[str, None]]] | None = None
+        self._where: tuple[int, dict[tuple[str, str], set[str]]] = (-1, {})
         self._lenders: set[str] | None = None
 
     def of(self, cores: int) -> Iterator[Bound]:
@@ -134,8 +134,7 @@ class CheapestFirst:
     def _all_above(self) -> list[App]:
         """The apps above their entitlement: while one filling holds, they only become fewer."""
         if self._above is None:
-            waiting = self._state.waiting.values()
-            self._above = [app for app in waiting if not app.over and self._entitled.surplus(app) > 0]
+            self._above = self._entitled.above(self._state)
         return self._above
 
     def lent(self) -> list[Allocation]:
@@ -171,25 +170,23 @@ class CheapestFirst:
 
     def _with_followed(self, claimant: App) -> set[str]:
         """The live workers with an executor whose side is above its entitlement and lends elsewhere."""
-        held_and_due, where = self._entitled.sides(self._state), self._workers_of()
-        sides = dict.fromkeys([side_of(self._state, self._state.apps[one.app], claimant) for one in self.lent()])
+        state = self._state
+        sides = dict.fromkeys([side_of(state, state.apps[one.app], claimant) for one in self.lent()])
         names: set[str] = set()
         for side in sides:
-            if side is not None and _is_more(held_and_due.get(side)):
-                names.update(where[side])
-        return {name for name in names if self._state.workers[name].status == "alive"}
+            if side is not None and _is_more(self._entitled.side(state, side)):
+                names.update(self._workers_of(side))
+        return {name for name in names if state.workers[name].status == "alive"}
 
-    def _workers_of(self) -> dict[tuple[str, str], dict[str, None]]:
-        """(company, ""), (company, user) and ("", department) -> the workers on which they have executors."""
-        state = self._state
-        if self._where is None or self._where[0] != state.head:
-            found: dict[tuple[str, str], dict[str, None]] = {}
-            for app in state.waiting.values():
-                workers = dict.fromkeys([one.worker for one in app.executors.values()])
-                for side in sides_of(state, app):
-                    found.setdefault(side, {}).update(workers)
-            self._where = state.head, found
-        return self._where[1]
+    def _workers_of(self, side: tuple[str, str]) -> set[str]:
+        """The workers on which that side has executors."""
+        if self._where[0] != self._state.head:
+            self._where = self._state.head, {}
+        found = self._where[1].get(side)
+        if found is None:
+            apps = self._entitled.apps_of(self._state, side)
+            found = self._where[1][side] = {one.worker for app in apps for one in app.executors.values()}
+        return found
 
     def kind(self, app: App, at: int) -> Hashable:
         """What the app has in common with those for which room is made by the same means, their own executors aside.
@@ -210,7 +207,8 @@ class CheapestFirst:
     def plan(self) -> Plan:
         """The plan of the state as it stands, made once for all who ask while nothing happens."""
         if self._plan is None or self._plan[0] != self._state.head:
-            self._plan = self._state.head, plan(self._state, self._entitled)
+            before = None if self._plan is None else self._plan[1]
+            self._plan = self._state.head, plan(self._state, self._entitled, before)
         return self._plan[1]
 
     def forget(self) -> None:
@@ -219,9 +217,9 @@ class CheapestFirst:
         self._above = self._surplus = self._movable = self._lenders = None
 
 
-def _is_more(side: tuple[Resources, Resources] | None) -> bool:
+def _is_more(side: tuple[Resources, Resources]) -> bool:
     """Whether what is held is more than what is due, of some kind, and no less of any."""
-    return side is not None and side[0] != side[1] and side[0].covers(side[1])
+    return side[0] != side[1] and side[0].covers(side[1])
 
 
 class Seeking:

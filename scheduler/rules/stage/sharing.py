@@ -361,14 +361,20 @@ class Needed:
 def _heads(state: ClusterState, at: int) -> list[App]:
     """The pending apps to which room may be lent: of each user the first ones by what they ask (semantics H4).
 
-    Behind one for which it ends too late, the next that ends sooner (W14, H11).
+    Behind one that ends too late for it, the next that ends sooner (W14), also where targets lend a room that would do
+    for it (H11).
     """
     found: list[App] = []
-    rooms = rooms_lent(state)
+    rooms = dict.fromkeys(rooms_lent(state))
+    fitting: dict[Resources, bool] = {}
     for line in state.queue.foremost():
         first = line.items[line.begin]
         found.append(first)
-        if not (barring(state, first, at) or _ends_too_late(state, first, rooms, at)):
+        least = first.need.least
+        if rooms and least not in fitting:
+            fitting[least] = bool([room for room in rooms if room.covers(least)])
+        too_late = fitting.get(least, False) and later_dates(state, first, at) < len(state.indexes.targeted)
+        if not (barring(state, first, at) or too_late):
             continue
         seen, lasting = {kind_of(state, first, at)}, {ends_within(state.settings, first, at)}
         for app in line.items[line.begin + 1 : line.begin + _LOOKED_BEHIND]:
@@ -379,11 +385,3 @@ def _heads(state: ClusterState, at: int) -> list[App]:
                 seen.add(kind)
                 found.append(app)
     return [app for app in found if app.spec.driver is None]
-
-
-def _ends_too_late(state: ClusterState, app: App, rooms: list[Resources], at: int) -> bool:
-    """Whether one of those rooms, which targets lend, would do for the app if it ended sooner (semantics H11)."""
-    for room in rooms:
-        if room.covers(app.need.least):
-            return later_dates(state, app, at) < len(state.indexes.targeted)
-    return False

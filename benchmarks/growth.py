@@ -1,0 +1,88 @@
+"""What gangs and departments add to a turn of 50 commands on a full cluster (semantics G8, H12), in one run.
+
+- none: as `mixed` of `full.py`: ten apps end, and twenty are submitted.
+- gangs: with 100 gangs waiting, of users of their own, two of each company.
+- departments: with 200 and 1,000 of them in a tree, five in each, over the same 50 companies.
+- companies: with 1,000 companies, without departments and with one for each.
+
+Times are CPU time of this thread: medians, and the longest turn. `anew_ms` is that of a filling that begins anew.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from typing import Any
+
+from benchmarks._common import arguments, show
+from benchmarks.full import COMPANIES, Full, measured
+from scheduler.model.commands import AddDepartment, MoveCompany, SubmitApp
+from scheduler.rules.turn import Turn
+
+MANY = 1_000
+IN_EACH = 5
+"""So many departments are in one."""
+
+
+def gang(number: int) -> SubmitApp:
+    """A gang of 2 to 8 executors."""
+    executors = 2 + number % 7
+    return SubmitApp(
+        app=f"gang-{number}",
+        company=f"company{number % COMPANIES}",
+        user=f"ganged{number // COMPANIES}",
+        command=("rank",),
+        cores=4 * executors,
+        executor_cores=4,
+        executor_memory_mb=2048,
+        gang=True,
+        executor_program=True,
+    )
+
+
+def departments(full: Full, number: int) -> None:
+    """Add so many departments, and put the companies into them, the first ones into the last."""
+    parents = [f"d{(each - 1) // IN_EACH}" if each else "" for each in range(number)]
+    full.turn(*(AddDepartment(department=f"d{each}", parent=parent) for each, parent in enumerate(parents)))
+    places = {name: number - 1 - each * number // full.companies for each, name in enumerate(full.state.companies)}
+    full.turn(*(MoveCompany(company=name, department=f"d{max(0, place)}") for name, place in places.items()))
+
+
+def figures(workers: int, turns: int, *, gangs: int = 0, tree: int = 0, companies: int = COMPANIES) -> dict[str, Any]:
+    """Of a full cluster with so much in it."""
+    full = Full(workers, pending=10 * workers, companies=companies)
+    full.fill()
+    if tree:
+        departments(full, tree)
+    if gangs:
+        full.turn(*map(gang, range(gangs)))
+    gc.collect()
+    gc.freeze()
+    full.turn(*full.mixed(0))
+    found = measured(full, full.mixed, turns)
+    gc.unfreeze()
+    return found
+
+
+def main() -> None:
+    """Run the benchmark and print the figures."""
+    workers, turns = arguments(__doc__, workers=1_000, turns=20)
+    cases: dict[str, dict[str, int]] = {
+        "none": {},
+        "100_gangs": {"gangs": 100},
+        "200_departments": {"tree": 200},
+        "1000_departments": {"tree": MANY},
+        "1000_companies": {"companies": MANY},
+        "1000_companies_and_departments": {"companies": MANY, "tree": MANY},
+    }
+    found = {}
+    for name, case in cases.items():
+        print(f"\r{name}  ", end="", file=sys.stderr, flush=True)
+        found[name] = figures(workers, turns, **case)
+    print(file=sys.stderr)
+    compiled = not (sys.modules[Turn.__module__].__file__ or "").endswith(".py")
+    show(compiled=compiled, workers=workers, turns=turns, **found)
+
+
+if __name__ == "__main__":
+    main()
