@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks._common import arguments, show
 from benchmarks.full import COMPANIES, Full, measured
 from scheduler.model.commands import AddDepartment, MoveCompany, SubmitApp
-from scheduler.rules.turn import Turn
+from scheduler.rules.stage.turn import Turn
 
 MANY = 1_000
 IN_EACH = 5

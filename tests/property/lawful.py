@@ -8,7 +8,7 @@ from scheduler.model.events import DriverAllocated, Event, ExecutorAllocated, Ex
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.entities.apps import App
 from scheduler.rules.share.demands import held_units
-from scheduler.rules.share.entitlement import entitlement
+from scheduler.rules.share.entitlement import Entitlement, entitlement
 from scheduler.rules.state.cluster import ClusterState
 
 
@@ -21,8 +21,26 @@ def leaves_for_a_need(state: ClusterState, event: ExecutorRevoked) -> None:
     assert executor.status != "stopping", event
     assert event.app != event.claimant, event
     if event.why in ("surplus", "cap") and held_units(app) <= entitled.units(app):
-        held, due = entitled.sides(state)[side_of(app, claimant, state)]
+        side = side_of(app, claimant, state)
+        held, due = entitled.side(state, side)
         assert not due.covers(held), event
+        assert (held, due) == added_up(state, entitled, side), side
+    above = {app.id for app in state.waiting.values() if not app.over and entitled.surplus(app) > 0}
+    assert {app.id for app in entitled.above(state)} == above, event
+
+
+def added_up(state: ClusterState, entitled: Entitlement, side: tuple[str, str]) -> tuple[Resources, Resources]:
+    """What is held on that side and stays, with what is coming, and what is due to it: app by app."""
+    company, name = side
+    held = due = NOTHING
+    for app in state.waiting.values():
+        ours = app.spec.company == company and name in ("", app.spec.user)
+        if ours or (not company and name in departments_above(state, app.spec.company)):
+            executors = [one.resources for one in app.executors.values() if one.status != "stopping"]
+            coming = [state.holds[target].amounts for target in app.holds] if app.driver_runs else []
+            held += sum([*executors, *coming], NOTHING)
+            due += app.need.executor * entitled.units(app)
+    return held, due
 
 
 def side_of(app: App, claimant: App, state: ClusterState) -> tuple[str, str]:

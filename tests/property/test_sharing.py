@@ -256,8 +256,7 @@ def test_nobody_within_its_entitlement_loses_one_but_to_change_its_place(seed: i
     def watch(state: ClusterState, event: Event) -> None:
         if isinstance(event, ExecutorRevoked) and event.why == "surplus":
             app, entitled = state.apps[event.app], entitlement(state)
-            sides = entitled.sides(state)
-            held, due = sides[app.spec.company, ""]
+            held, due = entitled.side(state, (app.spec.company, ""))
             lost = state.executors[event.executor]
             above = held_units(app) - units_of(app, lost) >= entitled.units(app)
             assert above or not due.covers(held), event
