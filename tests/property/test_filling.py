@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from scheduler.model.commands import (
+    AddDepartment,
     Command,
     EndApp,
     EndedExecutor,
@@ -98,14 +99,15 @@ def command(
         cores, driver = random.choice(sizes), random.random() < 0.05
         if gangs and random.random() < 0.4:
             company, user = f"c{random.randrange(companies)}", random.choice(["ann", "bob", "cal"])
-            memory_mb = random.choice([256, 1024])
-            executors = random.choice([1, 2, 3, 6, 12])
+            memory_mb = 256 * cores  # so that a gang has as much as one executor now and then
+            executors = random.choice([1, 2, 2, 4, 12])
             return gang(
                 f"app-{number}", executors, company=company, user=user, cores=cores, executor_memory_mb=memory_mb
             )
         own: dict[str, Any] = {}
         if random.random() < 0.7:
-            own = {"executor_cores": cores, "executor_memory_mb": random.choice([256, 1024])}
+            memory_mb = 256 * cores if gangs else random.choice([256, 1024])
+            own = {"executor_cores": cores, "executor_memory_mb": memory_mb}
         return SubmitApp(
             app=f"app-{number}",
             company=f"c{random.randrange(companies)}",
@@ -137,6 +139,8 @@ def play(seed: int, *, gangs: bool = False, tree: bool = False) -> None:
     names = [""]
     if tree:
         added = departments(random, workers * 16, limits=random.random() < 0.5)
+        if seed % 2:  # then shares are equal more often
+            added = [AddDepartment(department=each.department, parent=each.parent) for each in added]
         cluster.turn(*added)
         names = [each.department for each in added]
     sizes = random.choice([[4], [4], [2, 4], [1, 3, 4, 8]])

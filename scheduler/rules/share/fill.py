@@ -544,7 +544,7 @@ First = tuple[CompanyNode, UserNode, Leaf, int]
 """Who has a slot: its company and user, its demand, and how many executors it is handed before everybody else."""
 
 
-class Turns(NamedTuple):
+class WhoseTurn(NamedTuple):
     """Whose turn it is."""
 
     companies: list[tuple[Key, int]]
@@ -644,7 +644,7 @@ class Filling:
         else:
             heappop(users)
 
-    def _run_down(self, tree: GroupTree, turns: Turns) -> None:
+    def _run_down(self, tree: GroupTree, turns: WhoseTurn) -> None:
         """As `run`, from the cluster down to the child with the least share (semantics H12)."""
         for key, number in turns.companies:
             above = self.companies[number].above or tree.root
@@ -668,7 +668,7 @@ class Filling:
                 level = key[0]
             self._hand_down(root, turns)
 
-    def _hand_down(self, group: GroupNode, turns: Turns, again: Counter[Shape] | None = None) -> None:
+    def _hand_down(self, group: GroupNode, turns: WhoseTurn, again: Counter[Shape] | None = None) -> None:
         """The next unit in the department, whose parts then have their turns again."""
         path, node = list[tuple[GroupNode, int, GroupNode | None]](), group
         while True:
@@ -688,9 +688,9 @@ class Filling:
             key = self._company_key(company, users[0][0]) if child is None else self._group_key(child)
             heapreplace(node.turns, (key, number, child))
 
-    def _turns(self) -> Turns:
+    def _turns(self) -> WhoseTurn:
         """Whose turn it is, once what was handed out before is settled."""
-        turns = Turns([], [], [])
+        turns = WhoseTurn([], [], [])
         for number, company in enumerate(self.companies):
             leaves = [user.next() for user in company.users]
             users = [
@@ -707,7 +707,7 @@ class Filling:
         heapify(turns.companies)
         return turns
 
-    def _settle(self, branch: Node, turns: Turns, number: int) -> None:
+    def _settle(self, branch: Node, turns: WhoseTurn, number: int) -> None:
         """Hand out once more what the branch has of equal shares: to whoever comes first in it by now (H3)."""
         again = self._unsettled.get(branch)
         for _ in range(0 if again is None else again.total()):
@@ -732,7 +732,7 @@ class Filling:
         if company.above is not None and self.tree is not None:
             self.tree.add(company.above, amounts)
 
-    def _mark_at(self, level: int, turns: Turns) -> None:
+    def _mark_at(self, level: int, turns: WhoseTurn) -> None:
         """Note how far it is, now and then, as what comes next has a share of that level."""
         if len(self.handed) >= self._last_mark + self._every and self._plain and level < NOWHERE:
             self._mark(turns.leaves)

@@ -25,7 +25,7 @@ change with each executor that follows it.
 """
 
 
-class Looked(NamedTuple):
+class AsPlanned(NamedTuple):
     """A live worker as a plan saw it: it is as it was while these two objects are what it has."""
 
     free: Resources
@@ -53,7 +53,7 @@ class Plan(NamedTuple):
     """Size -> the workers on which the plan has more units of it than stand there."""
     run: Filling | None
     """The filling, but for one that was made for this plan."""
-    looked: dict[str, Looked]
+    looked: dict[str, AsPlanned]
     packed: Packed
 
 
@@ -63,7 +63,7 @@ def plan(state: ClusterState, entitled: Entitlement, before: Plan | None = None)
     A filling of its own is made only where room lingers, or where there was none since all that is wanted had room.
     `before`: an earlier one of the same stage and filling, of which is taken what has not changed.
     """
-    looked: dict[str, Looked] = {}
+    looked: dict[str, AsPlanned] = {}
     for worker in state.workers.values():
         if worker.status == "alive":
             last = None if before is None else before.looked.get(worker.id)
@@ -91,14 +91,14 @@ def plan(state: ClusterState, entitled: Entitlement, before: Plan | None = None)
     return Plan(found, missed, standing, short, run, looked, (packed, missed))
 
 
-def _offers(looked: dict[str, Looked]) -> list[Resources]:
+def _offers(looked: dict[str, AsPlanned]) -> list[Resources]:
     return [one.offer for one in looked.values()]
 
 
-def _look(state: ClusterState, worker: Worker) -> Looked:
+def _look(state: ClusterState, worker: Worker) -> AsPlanned:
     lingers = lingering(state, worker.executors.values())
     offer = state.fleet.classed(worker.id, worker.beside_drivers - lingers)
-    return Looked(worker.free, worker.leaving, lingers != NOTHING, offer, standing_on(state, worker))
+    return AsPlanned(worker.free, worker.leaving, lingers != NOTHING, offer, standing_on(state, worker))
 
 
 def lingering(state: ClusterState, held: Iterable[Allocation]) -> Resources:
