@@ -194,6 +194,9 @@ class ExecutorHeld(Camel, frozen=True, kw_only=True):
     deadline: int | None = None
     slot_until: int | None = None
     """When the slot is over in which it was granted (semantics H10)."""
+    rank: int | None = None
+    """Its program's rank in a gang, and the host by which the others reach it (semantics G8)."""
+    host: str | None = None
 
 
 class DriverHeld(Camel, frozen=True, kw_only=True):

@@ -93,7 +93,8 @@ def app(source: Source, *, app: str, as_json: bool) -> None:
     for label, text in notes:
         click.echo(f"{label:<18} {text}")
     click.echo()
-    columns, none = "executor worker cores memory resources status locality", "It has no executor now."
+    columns = "executor worker rank host cores memory resources status locality"
+    none = "It has no executor now."
     render.print_records(found["executors"], columns, empty=none, as_json=False)
     if source.past:
         return

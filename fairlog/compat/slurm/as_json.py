@@ -82,7 +82,7 @@ def of_queue(job: SlurmJob) -> dict[str, Any]:
     """A job as squeue tells it."""
     app, code = job.app, job.code
     listed = None if job.indexes is None else jobs.spans(job.indexes)
-    tres = f"cpu={job.cores},mem={job.memory}M,node=1,billing={job.cores}"
+    tres = f"cpu={job.cores},mem={job.memory}M,node={job.node_count},billing={job.cores}"
     restarts = max([task["attempts"] - 1 for task in job.tasks if task["attempts"]], default=0)
     return {
         **_OF_JOBS,
@@ -110,7 +110,7 @@ def of_queue(job: SlurmJob) -> dict[str, Any]:
         "memory_per_node": job.memory,
         "name": app["name"],
         "nice": -app["priority"],
-        "node_count": 1,
+        "node_count": job.node_count,
         "nodes": list_of(job.nodes),
         "partition": PARTITION,
         "priority": app["priority"] + 1000,
@@ -137,7 +137,7 @@ def of_account(job: SlurmJob, *, steps: bool) -> dict[str, Any]:
     asked = [
         _tres("cpu", 1, job.cores),
         _tres("mem", 2, job.memory),
-        _tres("node", 4, 1),
+        _tres("node", 4, job.node_count),
         _tres("billing", 5, job.cores),
     ]
     began = job.start is not None
@@ -145,14 +145,14 @@ def of_account(job: SlurmJob, *, steps: bool) -> dict[str, Any]:
         "step": {"id": {"job_id": job.number, "step_id": "batch"}, "name": "batch"},
         "state": job.state,
         "exit_code": _exit_code(job),
-        "nodes": {"count": 1, "list": list(job.nodes)},
+        "nodes": {"count": job.node_count, "list": list(job.nodes)},
         "time": {**_times(job), "total": _cpu(cpu_ms)},
         "tasks": {"count": 1},
         "tres": {"requested": {"max": [_tres("mem", 2, peak_mb << 20)]}},
     }
     return {
         "account": app["company"],
-        "allocation_nodes": 1 if began else 0,
+        "allocation_nodes": job.node_count if began else 0,
         "array": {
             "job_id": job.number if app["array"] else 0,
             "task": None if job.indexes is None else jobs.spans(job.indexes),

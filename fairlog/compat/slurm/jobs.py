@@ -165,6 +165,11 @@ class SlurmJob:
         return list(dict.fromkeys(ran or self.app.get("workers") or ()))
 
     @property
+    def node_count(self) -> int:
+        """On how many nodes it runs or has run: a task on one, the executors of an app maybe on several."""
+        return max(1, len(self.nodes)) if self.index is None else 1
+
+    @property
     def ran_s(self) -> int:
         """For how many seconds it has run."""
         if self.start is None:

@@ -55,7 +55,9 @@ def size(mb: float, units: str) -> str:
 
 
 def _tres(row: Row) -> str:
-    return f"billing={row.job.cores},cpu={row.job.cores},mem={size(row.job.memory, row.units)},node=1"
+    return (
+        f"billing={row.job.cores},cpu={row.job.cores},mem={size(row.job.memory, row.units)},node={row.job.node_count}"
+    )
 
 
 def _rss(row: Row) -> str:
@@ -78,7 +80,7 @@ def _nodes(row: Row) -> str:
 FIELDS: dict[str, tuple[int, Callable[[Row], object]]] = {
     "Account": (10, lambda row: row.job.app["company"]),
     "AllocCPUS": (10, lambda row: row.job.cores if row.job.start is not None else 0),
-    "AllocNodes": (10, lambda row: 1 if row.job.start is not None else 0),
+    "AllocNodes": (10, lambda row: row.job.node_count if row.job.start is not None else 0),
     "AllocTRES": (10, lambda row: _tres(row) if row.job.start is not None else ""),
     "AveCPU": (10, _of_step(lambda row: times.elapsed(round(_cpu_s(row))))),
     "AveRSS": (10, _of_step(_rss)),
@@ -102,7 +104,7 @@ FIELDS: dict[str, tuple[int, Callable[[Row], object]]] = {
     "MaxRSS": (10, _of_step(_rss)),
     "MaxVMSize": (10, _of_step(_rss)),
     "NCPUS": (10, lambda row: row.job.cores),
-    "NNodes": (8, always(1)),
+    "NNodes": (8, lambda row: row.job.node_count),
     "NodeList": (15, _nodes),
     "NTasks": (8, _of_step(always(1))),
     "Partition": (10, _of_job(lambda row: row.job.partition)),

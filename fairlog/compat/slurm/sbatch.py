@@ -350,7 +350,10 @@ def check_nodes(asked: SbatchOptions) -> None:
         if not (text.isascii() and text.isdecimal() and int(text)):
             raise SlurmError(f'Invalid numeric value "{text[:40]}" for --nodes.')
     if int(least) > 1:
-        raise SlurmError("Requested node configuration is not available: a job runs on one node here; give --nodes=1")
+        raise SlurmError(
+            "Requested node configuration is not available: a job runs on one node here; give --nodes=1, or `fairlog "
+            f"mpirun --executors {int(least)}` and `fairlog submit --gang` start programs on several at once"
+        )
 
 
 def read_array(text: str | None) -> tuple[str, int]:

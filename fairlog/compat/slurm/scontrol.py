@@ -118,6 +118,8 @@ def _job_lines(job: SlurmJob, detail: dict[str, Any]) -> list[str]:
     at = times.moment
     restarts = max([task["attempts"] - 1 for task in job.tasks if task["attempts"]], default=0)
     submitted = at(app["submittedAt"])
+    programs = max(1, detail["executorLimit"] or 0) if detail.get("executorProgram") else 1
+    each = max(1, job.cores // programs)
     folder = app["cwd"] or "/"
     index = (
         ""
@@ -138,8 +140,8 @@ def _job_lines(job: SlurmJob, detail: dict[str, Any]) -> list[str]:
         "ReqNodeList=(null) ExcNodeList=(null)",
         f"NodeList={list_of(job.nodes) or '(null)'}",
         f"BatchHost={job.nodes[0] if job.nodes else '(null)'}",
-        f"NumNodes=1 NumCPUs={job.cores} NumTasks=1 CPUs/Task={job.cores} ReqB:S:C:T=0:0:*:*",
-        f"TRES=cpu={job.cores},mem={job.memory}M,node=1,billing={job.cores}",
+        f"NumNodes={job.node_count} NumCPUs={job.cores} NumTasks={programs} CPUs/Task={each} ReqB:S:C:T=0:0:*:*",
+        f"TRES=cpu={job.cores},mem={job.memory}M,node={job.node_count},billing={job.cores}",
         f"MinCPUsNode={job.cores} MinMemoryNode={job.memory}M MinTmpDiskNode=0",
         f"Command={app['name']}",
         f"WorkDir={folder}",

@@ -74,7 +74,7 @@ FIELDS: dict[str, tuple[str, str, Callable[[SlurmJob], object]]] = {
             job.end or (None if job.start is None or job.limit_s is None else job.start + 1000 * job.limit_s)
         ),
     ),
-    "D": ("NODES", "NumNodes", lambda job: max(1, len(job.nodes)) if job.index is None else 1),
+    "D": ("NODES", "NumNodes", lambda job: job.node_count),
     "C": ("CPUS", "NumCPUs", lambda job: job.cores),
     "m": ("MIN_MEMORY", "MinMemory", lambda job: _size(job.memory)),
     "N": ("NODELIST", "NodeList", lambda job: ",".join(job.nodes)),

@@ -154,6 +154,14 @@ export const app = {
               : "none of its own",
           ],
           card.spent ? ["Used", used(card.spent)] : null,
+          card.gang
+            ? [
+                "Gang",
+                card.executors.length
+                  ? card.executors.map((each) => [`rank ${each.rank} on `, name(each.host), " "])
+                  : "all its executors at once, or none",
+              ]
+            : null,
           ["Priority", number(card.priority)],
           card.maxRuntime ? ["May run", duration(card.maxRuntime * 1000)] : null,
           card.require ? ["Requires", name(card.require.join(", "))] : null,

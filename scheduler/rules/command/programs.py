@@ -95,7 +95,7 @@ def check_programs(command: SubmitApp) -> None:
             "a command of its own for executors needs --executor-program and --driver; without a driver, CMD is what "
             "the executors run"
         )
-    if beside and not own:
+    if beside and not own and not command.gang:  # a gang has no driver in any case
         raise InvalidCommand("beside a driver, executors run a command of their own; add --executor-command CMD")
 
 

@@ -193,6 +193,7 @@ def app(state: ClusterState, *, app: str) -> AppDetails:
                 locality=held.locality,
                 **_leaving(state, held),
                 slot_until=held.until or None,
+                **_in_gang(state, found, held),
             )
             for held in found.executors.values()
         ],
@@ -678,6 +679,13 @@ def _held(held: Allocation) -> dict[str, Any]:
         "resources": _listed(held.addresses) or None,
         "status": held.status,
     }
+
+
+def _in_gang(state: ClusterState, app: App, held: Allocation) -> dict[str, Any]:
+    """The executor's rank and its host; nothing unless its app is a gang (semantics G8)."""
+    if not app.spec.gang or app.id not in state.ranks:
+        return {}
+    return {"rank": state.ranks[app.id].held.get(held.id), "host": state.workers[held.worker].host}
 
 
 def _leaving(state: ClusterState, held: Allocation) -> dict[str, Any]:

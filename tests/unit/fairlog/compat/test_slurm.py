@@ -220,7 +220,7 @@ def test_cores_memory_and_kinds_of_a_job_are_those_of_all_its_tasks() -> None:
     assert sbatch.gpus_of(asked("-G", "a100:1"), 3) == {"gpu": 1}
     sbatch.check_nodes(asked("-N", "1-4"))
     for text, why in {
-        "2": "a job runs on one node",
+        "2": "a job runs on one node here; give --nodes=1, or `fairlog mpirun --executors 2`",
         "x": "Invalid numeric value",
         "0": "Invalid numeric value",
     }.items():
@@ -326,6 +326,16 @@ def test_json_has_a_job_as_slurm_writes_it(capsys: pytest.CaptureFixture[str]) -
     document = json.loads(capsys.readouterr().out)
     assert (document["errors"], document["jobs"]) == ([], [shown])
     assert document["meta"]["Slurm"] == {"version": {"major": 22, "micro": 8, "minor": 5}, "release": "22.05.8"}
+
+
+def test_a_gang_has_as_many_nodes_and_tasks_as_it_has_workers_and_programs() -> None:
+    job = jobs.SlurmJob(app(tasks=0, workers=["w1", "w2"], requestedCores=4, coresPerTask=1), [])
+    detail = {"noRequeue": False, "executorProgram": True, "executorLimit": 2}
+    lines = " ".join(scontrol._job_lines(job, detail))
+    assert "NumNodes=2 NumCPUs=4 NumTasks=2 CPUs/Task=2 " in lines
+    assert ",node=2," in lines
+    assert as_json.of_queue(job)["node_count"] == as_json.of_account(job, steps=False)["allocation_nodes"] == 2
+    assert sacct.FIELDS["NNodes"][1](sacct.Row(job, "", "M")) == 2
 
 
 def test_what_workers_say_of_memory_and_time_is_read_as_such() -> None:

@@ -39,6 +39,7 @@ from scheduler.model.events import (
     TargetSet,
 )
 from scheduler.model.grants import STOP, Grant
+from scheduler.rules.command.programs import check_programs
 from scheduler.rules.state.cluster import ClusterState
 from scheduler.rules.view.assignments import (
     FIRST_PORT,
@@ -276,6 +277,13 @@ def test_what_makes_no_gang_is_refused(stated: dict[str, Any], sentence: str) ->
         made.turn(replace(gang("g1", 2, company="a"), **stated))
 
 
+def test_a_gang_with_a_driver_is_told_so_before_what_else_its_driver_lacks() -> None:
+    stated = SubmitApp(app="g", company="a", user="u", command=("x",), driver=True, executor_program=True)
+    with pytest.raises(InvalidCommand, match="add --executor-command CMD"):
+        check_programs(stated)
+    check_programs(replace(stated, gang=True))  # refused by the rules, as above
+
+
 def test_a_gang_that_never_fits_is_refused_with_both_numbers() -> None:
     made = cluster(8, 8)
     why = "needs 5 executors of 4 cores and 1024 MiB at once, and the cluster, were it empty, can hold 4 at most"
@@ -370,7 +378,11 @@ def test_why_a_gang_waits_says_how_many_of_it_have_room() -> None:
 def test_a_gang_is_shown_as_one() -> None:
     made = cluster(16)
     made.turn(gang("g1", 2, company="a"), SubmitApp(app="x", company="a", user="u", command=("true",)))
-    assert (view_of(made.state, app="g1").gang, view_of(made.state, app="x").gang) == (True, None)
+    shown, alone = view_of(made.state, app="g1"), view_of(made.state, app="x")
+    assert (shown.gang, alone.gang) == (True, None)
+    host = made.state.workers["w0"].host
+    assert [(each.rank, each.host) for each in shown.executors] == [(0, host), (1, host)]
+    assert [(each.rank, each.host) for each in alone.executors] == [(None, None)]
 
 
 def test_the_others_are_told_where_a_program_has_ended() -> None:
