@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from fairlog.compat.slurm import batch, sbatch, times
 from fairlog.compat.slurm.tables import SBATCH
-from fairlog.compat.slurm.words import IDLE, LEFT, Given, Option, SlurmError, read
+from fairlog.compat.slurm.words import IDLE, LEFT, Given, Option, SlurmError, listed_in_quotes, read
 
 _OF_SBATCH = {
     "get-user-env": "variables are passed on by --export",
@@ -92,8 +92,14 @@ def _of_line(number: int, words: list[str]) -> Given:
 
 def _cores(asked: sbatch.SbatchOptions) -> int:
     """The cores of a run of the script: of all its processes. Raises: Refused."""
-    processes = asked.number("ntasks", asked.number("ntasks-per-node", 1))
-    return processes * asked.number("cpus-per-task", 1)
+    processes, each = sbatch.processes_of(asked)
+    return processes * each
+
+
+def _memory_mb(asked: sbatch.SbatchOptions) -> int | None:
+    """The memory of a run of the script. Raises: Refused."""
+    sbatch.check_memory(asked.given)
+    return sbatch.memory_of(asked, *sbatch.processes_of(asked))
 
 
 def _at_once(asked: sbatch.SbatchOptions) -> int:
@@ -111,7 +117,7 @@ def _one_by_one(asked: sbatch.SbatchOptions, *, with_cores: bool) -> list[str]:
     if not _is_one_by_one(asked):
         return []
     most = _at_once(asked)
-    fields = sbatch.one_by_one(_cores(asked), sbatch.memory_of(asked, _cores(asked)), most, {})
+    fields = sbatch.one_by_one(_cores(asked), _memory_mb(asked), most, {})
     words = ["--executor-cores", str(fields["executor_cores"]), *(["--max-executors", str(most)] if most else [])]
     words += ["--executor-memory", f"{fields['executor_memory_mb']}M"]
     return [*words, *(["--cores", str(fields["cores"])] if most and with_cores else [])]
@@ -131,7 +137,8 @@ def _nodes(asked: sbatch.SbatchOptions) -> list[str]:
 
 
 def _memory(asked: sbatch.SbatchOptions) -> list[str]:
-    return ["--memory-per-task", f"{sbatch.memory_of(asked, _cores(asked))}M"]
+    memory = _memory_mb(asked)
+    return ["--memory-per-task", f"{memory}M"] if memory else []
 
 
 def _resources(asked: sbatch.SbatchOptions) -> list[str]:
@@ -173,7 +180,7 @@ def _export(asked: sbatch.SbatchOptions) -> list[str]:
     import os  # noqa: PLC0415 (only here)
 
     words: list[str] = []
-    for name in (asked.get("export") or "").split(","):
+    for name in listed_in_quotes(asked.get("export") or ""):
         if "=" in name:
             words += ["--env", name]
         elif name.upper() == "ALL" or name in os.environ:
@@ -189,7 +196,7 @@ def _priority(asked: sbatch.SbatchOptions) -> list[str]:
     return ["--priority", str(-sbatch.read_nice(asked.get("nice")))]
 
 
-_CORES = ("cpus-per-task", "ntasks", "ntasks-per-node")
+_CORES = ("cpus-per-task", "cpus-per-gpu", "ntasks", "ntasks-per-node")
 _TRANSLATED: dict[tuple[str, ...], Callable[[sbatch.SbatchOptions], list[str]]] = {
     ("account",): _text("account", "--company"),
     ("job-name",): _text("job-name", "--name"),
@@ -201,7 +208,7 @@ _TRANSLATED: dict[tuple[str, ...], Callable[[sbatch.SbatchOptions], list[str]]] 
     ("open-mode",): _mode,
     ("nodes",): _nodes,
     _CORES: lambda asked: ["--cores-per-task", str(_cores(asked))],
-    ("mem", "mem-per-cpu"): _memory,
+    ("mem", "mem-per-cpu", "mem-per-gpu"): _memory,
     ("gres", "gpus", "gpus-per-node", "gpus-per-task"): _resources,
     ("time",): _time,
     ("signal",): _signal,

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from fairlog.compat.slurm import jobs, times
 from fairlog.compat.slurm.jobs import SlurmJob, always
 from fairlog.compat.slurm.road import ApiRoad, Me, login
-from fairlog.compat.slurm.tables import SACCT
-from fairlog.compat.slurm.words import SlurmError, read, without_effect
+from fairlog.compat.slurm.tables import SACCT, VARIABLES
+from fairlog.compat.slurm.words import SlurmError, read, with_variables, without_effect
 
 USUAL = "JobID,JobName,Partition,Account,AllocCPUS,State,ExitCode"
 BRIEF = "JobID,State,ExitCode"
@@ -174,7 +174,7 @@ def run(words: list[str]) -> int:
         raise SlurmError(f"unrecognized argument {rest[0][:40]!r}; name jobs with --jobs")
     without_effect("sacct", given)
     asked: dict[str, str] = {}
-    for option, value in given:
+    for option, value in with_variables(SACCT, VARIABLES["sacct"], given, ("format", "brief", "long")):
         more = option.name in _LISTS and option.name in asked
         asked[option.name] = f"{asked[option.name]},{value}" if more else value
     if "helpformat" in asked:
@@ -267,7 +267,7 @@ def wanted(road: ApiRoad, asked: dict[str, str]) -> list[SlurmJob]:
     for app in jobs.ask(road, tasks="true", **query):
         if (names and app["name"] not in names) or (until and app["submittedAt"] > until):
             continue
-        for job in jobs.jobs_of(app, apart=False):
+        for job in jobs.jobs_of(app, apart="array" in asked):
             fits = job.state in states and (not named.indexes or named.takes(job))
             if fits and (not nodes or nodes & set(job.nodes)):
                 found.append(job)

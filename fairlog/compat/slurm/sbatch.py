@@ -10,30 +10,11 @@ from typing import Any
 
 from fairlog.compat.slurm import batch, times
 from fairlog.compat.slurm.road import ApiRoad, Me, Problem
-from fairlog.compat.slurm.tables import SBATCH
-from fairlog.compat.slurm.words import Given, SlurmError, read, without_effect
+from fairlog.compat.slurm.tables import SBATCH, VARIABLES
+from fairlog.compat.slurm.words import Given, SlurmError, listed_in_quotes, read, read_variables, without_effect
 
 CODE = 255
 """The exit code of a wrong option."""
-_VARIABLES = {
-    "SBATCH_ACCOUNT": "account",
-    "SBATCH_ARRAY_INX": "array",
-    "SBATCH_EXPORT": "export",
-    "SBATCH_GRES": "gres",
-    "SBATCH_GPUS": "gpus",
-    "SBATCH_JOB_NAME": "job-name",
-    "SBATCH_MEM_PER_CPU": "mem-per-cpu",
-    "SBATCH_MEM_PER_NODE": "mem",
-    "SBATCH_NO_REQUEUE": "no-requeue",
-    "SBATCH_OPEN_MODE": "open-mode",
-    "SBATCH_PARTITION": "partition",
-    "SBATCH_QOS": "qos",
-    "SBATCH_REQUEUE": "requeue",
-    "SBATCH_SIGNAL": "signal",
-    "SBATCH_TIMELIMIT": "time",
-    "SBATCH_WCKEY": "wckey",
-}
-"""Variables that stand for options; they count more than the lines of the script, and less than the command line."""
 PARTITION = "main"
 SCRIPT = "FAIRLOG_SCRIPT"
 """The variable with the copy of the script (`scheduler.model.staged`)."""
@@ -119,11 +100,8 @@ def run(words: list[str]) -> int:
     of_script, others = read(SBATCH, batch.directives(script), code=CODE)
     if others:
         raise SlurmError(f"the script has {others[0][:40]!r} in a line #SBATCH, which belongs to no option", CODE)
-    of_variables = [
-        (next(option for option in SBATCH if option.name == option_name), os.environ[variable])
-        for variable, option_name in _VARIABLES.items()
-        if variable in os.environ
-    ]
+    check_memory([*of_script, *given])
+    of_variables = read_variables(SBATCH, VARIABLES["sbatch"])
     asked = SbatchOptions([*of_script, *of_variables, *given])
     note = without_effect(
         "sbatch", [(option, value) for option, value in asked.given if (option.name, value) != ("partition", PARTITION)]
@@ -160,8 +138,8 @@ def submission(
     Raises: Refused.
     """
     script, arguments, default = batch_of
-    tasks, per_task = asked.number("ntasks", asked.number("ntasks-per-node", 1)), asked.number("cpus-per-task", 1)
     check_nodes(asked)
+    tasks, per_task = processes_of(asked)
     cores = tasks * per_task
     indexes, at_once = read_array(asked.get("array"))
     cwd = os.path.normpath(os.path.join(os.getcwd(), asked.get("chdir") or "."))  # noqa: PTH109, PTH118 (as above)
@@ -187,7 +165,7 @@ def submission(
     told_too = {"comment": asked.get("comment"), "notify": told_by_mail(asked, road)}
     fields |= {field: value for field, value in told_too.items() if value}
     fields |= {"array": indexes, "keep_going": True} if indexes else {"small": True}
-    if memory := memory_of(asked, cores):
+    if memory := memory_of(asked, tasks, per_task):
         fields["memory_per_task_mb"] = memory
     if gpus := gpus_of(asked, tasks):
         fields["task_resources"] = {kind: str(number) for kind, number in gpus.items()}
@@ -205,7 +183,7 @@ def submission(
         else:
             fields["warn"] = [signal, min(before, max(1, seconds - 1))]
     fields |= outputs(asked, indexes, cwd)
-    fields["command"] = batch.command_of(arguments, how=how, stdin=asked.get("input") or "", warn=warn)
+    fields["command"] = batch.command_of(arguments, how=how, stdin=stdin_of(asked), warn=warn)
     secrets = exported(asked.get("export"))
     secrets |= told(asked, fields, tasks, per_task)
     secrets[SCRIPT] = b64encode(script).decode()
@@ -390,13 +368,41 @@ def count_of(indexes: str) -> int:
     return len(members(indexes))
 
 
-def memory_of(asked: SbatchOptions, cores: int) -> int | None:
-    """The MiB of a task, None if none are asked for. Raises: Refused."""
-    both = [name for name in ("mem", "mem-per-cpu") if name in asked]
-    if not both:
+def processes_of(asked: SbatchOptions) -> tuple[int, int]:
+    """The processes of a job, and the cores of each. Raises: Refused."""
+    tasks = asked.number("ntasks", asked.number("ntasks-per-node", 1))
+    if "cpus-per-gpu" not in asked:
+        return tasks, asked.number("cpus-per-task", 1)
+    if "cpus-per-task" in asked:
+        raise SlurmError("--cpus-per-gpu and --cpus-per-task exclude each other; give one of them", CODE)
+    cores = asked.number("cpus-per-gpu", 1) * _gpus(asked, tasks, "cpus-per-gpu")
+    return tasks, -(-cores // tasks)
+
+
+def _gpus(asked: SbatchOptions, tasks: int, name: str) -> int:
+    """The gpu resources of a job that says how much of something there is for each. Raises: Refused without any."""
+    found = gpus_of(asked, tasks).get("gpu", 0)
+    if not found:
+        raise SlurmError(f"--{name} needs a number of them, as by --gpus", CODE)
+    return found
+
+
+_MEMORIES = ("mem", "mem-per-cpu", "mem-per-gpu")
+
+
+def check_memory(given: Given) -> None:
+    """Raises: Refused for options of which each says how much memory a job has."""
+    if len({option.name for option, _ in given} & set(_MEMORIES)) > 1:
+        raise SlurmError("--mem, --mem-per-cpu, and --mem-per-gpu are mutually exclusive.")
+
+
+def memory_of(asked: SbatchOptions, tasks: int, per_task: int) -> int | None:
+    """The MiB of a job of so many processes with so many cores each, None if none are asked for. Raises: Refused."""
+    name = next((option.name for option, _ in reversed(asked.given) if option.name in _MEMORIES), None)
+    if name is None:
         return None
-    name = next(option.name for option, _ in reversed(asked.given) if option.name in both)
-    mb = read_memory(asked.get(name) or "", name) * (cores if name == "mem-per-cpu" else 1)
+    times_ = {"mem": 1, "mem-per-cpu": tasks * per_task}.get(name) or _gpus(asked, tasks, name)
+    mb = read_memory(asked.get(name) or "", name) * times_
     if mb < _LEAST_MB:
         say(f"sbatch: note: no program starts in {mb} MiB; the job has {_CORE_MB} MiB for each core, as without --mem")
         return None
@@ -497,12 +503,22 @@ def read_signal(text: str) -> tuple[str, str, int]:
 def outputs(asked: SbatchOptions, indexes: str, cwd: str) -> dict[str, Any]:
     """The files of the job's output, from its folder."""
     start = cwd.replace("%", "%%")
+
+    def file(name: str, text: str) -> str:
+        return os.devnull if text.lower() == "none" else os.path.join(start, pattern(text, name))  # noqa: PTH118 (as above)
+
     output = asked.get("output") or ("slurm-%A_%a.out" if indexes else "slurm-%j.out")
-    found: dict[str, Any] = {"output": os.path.join(start, pattern(output, "output")), "numbered": True}  # noqa: PTH118 (as above)
+    found: dict[str, Any] = {"output": file("output", output), "numbered": True}
     if (error := asked.get("error")) is not None:
-        found["error"] = os.path.join(start, pattern(error, "error"))  # noqa: PTH118 (as above)
+        found["error"] = file("error", error)
     found["open_mode"] = open_mode(asked)
     return found
+
+
+def stdin_of(asked: SbatchOptions) -> str:
+    """The file that the job reads as its stdin, "" for an empty one."""
+    named = asked.get("input") or ""
+    return "" if named.lower() == "none" else named
 
 
 def open_mode(asked: SbatchOptions) -> str:
@@ -539,7 +555,7 @@ def pattern(text: str, name: str) -> str:
 
 def exported(text: str | None) -> dict[str, str]:
     """The variables of this environment that the job gets. Raises: Refused."""
-    names = [] if text is None else [each for each in text.split(",") if each]
+    names = [] if text is None else [each for each in listed_in_quotes(text) if each]
     here = {name: value for name, value in os.environ.items() if not name.startswith(_OF_THE_JOB)}
     own = ("FAIRLOG_", "_FAIRLOG_")
     found: dict[str, str] = {}
@@ -580,7 +596,7 @@ def told(asked: SbatchOptions, fields: dict[str, Any], tasks: int, per_task: int
     }
     if (names := asked.get("export")) is not None:
         said["SLURM_EXPORT_ENV"] = names
-    if "cpus-per-task" in asked:
+    if "cpus-per-task" in asked or "cpus-per-gpu" in asked:
         said["SLURM_CPUS_PER_TASK"] = str(per_task)
     if "ntasks" in asked or "ntasks-per-node" in asked:
         said |= {"SLURM_NTASKS": str(tasks), "SLURM_NPROCS": str(tasks)}

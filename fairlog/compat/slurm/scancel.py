@@ -9,8 +9,8 @@ from fairlog.compat.slurm import jobs
 from fairlog.compat.slurm.nodes import hosts_of
 from fairlog.compat.slurm.road import ApiRoad, Me, Problem
 from fairlog.compat.slurm.sbatch import PARTITION, members
-from fairlog.compat.slurm.tables import SCANCEL
-from fairlog.compat.slurm.words import SlurmError, read, without_effect
+from fairlog.compat.slurm.tables import SCANCEL, VARIABLES
+from fairlog.compat.slurm.words import SlurmError, read, read_variables, without_effect
 
 _FILTERS = ("account", "name", "jobname", "user", "me", "state", "nodelist")
 _KILL = "KILL"
@@ -21,6 +21,7 @@ _NAMES |= {"18": "CONT", "19": "STOP"}
 def run(words: list[str]) -> int:
     """End the jobs that are named or chosen; says nothing if all goes well."""
     given, rest = read(SCANCEL, words)
+    given = [*read_variables(SCANCEL, VARIABLES["scancel"]), *given]
     without_effect("scancel", given)
     asked = {option.name: value for option, value in given}
     for name, one in (("partition", PARTITION), ("qos", "normal")):

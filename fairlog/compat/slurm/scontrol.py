@@ -21,6 +21,14 @@ _UNKNOWN = "Invalid job id specified"
 _LEFT = ("suspend", "resume", "top", "notify", "reboot", "create", "delete", "reconfigure", "shutdown", "takeover")
 
 
+_INSTEAD = {
+    "nodename": "nodes are not updated here; `fairlog drain {0}` lets no more run on it, `fairlog undrain {0}` again",
+    "partitionname": "there is one partition, main, which cannot be updated; `fairlog settings` changes the cluster",
+    "reservationname": "reservations are not updated here; `fairlog window` sets windows",
+}
+"""What scontrol updates with Slurm and not here -> who does."""
+
+
 def run(words: list[str]) -> int:
     """Carry out the command of the words."""
     given, rest = read(SCONTROL, words)
@@ -78,6 +86,7 @@ def show(words: list[str], *, one_line: bool) -> int:
         "reservation": lambda: _show_reservations(named, one_line=one_line),
         "reservations": lambda: _show_reservations(named, one_line=one_line),
         "config": _show_config,
+        "hostname": lambda: _print(hosts_of(",".join(named) or os.environ.get("SLURM_JOB_NODELIST", ""))),
         "hostnames": lambda: _print(hosts_of(",".join(named) or os.environ.get("SLURM_JOB_NODELIST", ""))),
         "hostlist": lambda: _print([list_of(",".join(named).split(","))]),
         "hostlistsorted": lambda: _print([list_of(sorted(",".join(named).split(",")))]),
@@ -341,6 +350,8 @@ def _send(road: ApiRoad, command: dict[str, Any], job: str) -> int:
 def update(words: list[str]) -> int:
     """Change a job: its time limit to a longer one, its nice value. Raises: Refused for what cannot change."""
     asked = {name.lower(): value for name, _, value in (word.partition("=") for word in words)}
+    if others := [name for name in asked if name in ("nodename", "partitionname", "reservationname")]:
+        raise SlurmError(_INSTEAD[others[0]].format(asked[others[0]][:80] or "HOST"))
     job = asked.pop("jobid", asked.pop("job", ""))
     if not job.isdecimal():
         raise SlurmError("name the job to update, as JobId=17" if not job else f"Invalid job id specified: {job[:40]}")

@@ -11,8 +11,8 @@ from fairlog.compat.slurm.nodes import SlurmNode, features, hosts_of, list_of, n
 from fairlog.compat.slurm.road import ApiRoad
 from fairlog.compat.slurm.sbatch import PARTITION
 from fairlog.compat.slurm.squeue import FormatField, read_columns
-from fairlog.compat.slurm.tables import SINFO
-from fairlog.compat.slurm.words import SlurmError, read, without_effect
+from fairlog.compat.slurm.tables import SINFO, VARIABLES
+from fairlog.compat.slurm.words import SlurmError, read, with_variables, without_effect
 
 USUAL = "%9P %.5a %.10l %.6D %.6t %N"
 LONG = "%9P %.5a %.10l %.10s %.4r %.8h %.10g %.6D %.11T %N"
@@ -43,6 +43,11 @@ def _states(group: list[SlurmNode]) -> str:
     return f"{used}/{idle}/{len(group) - used - idle}/{len(group)}"
 
 
+_NAMES_OF_STATES = (
+    "all unknown down idle alloc allocated mix mixed future futr drain drained drng draining no_respond resv reserved "
+    "npc perfctrs cloud comp completing powering_down pow_dn powered_down power_down power_up powering_up pow_up fail "
+    "failg failing maint boot reboot err error blocked planned plnd"
+)
 FIELDS: dict[str, tuple[str, Callable[[list[SlurmNode]], object]]] = {
     "P": ("PARTITION", always(f"{PARTITION}*")),
     "R": ("PARTITION", always(PARTITION)),
@@ -149,15 +154,19 @@ def _since(node: SlurmNode) -> str:
     return times.moment(node.worker["since"], "Unknown")
 
 
+_SHAPES = ("format", "Format", "long", "list-reasons", "summarize", "Node", "json")
+
+
 def run(words: list[str]) -> int:
     """List the nodes that are wanted, those of one state together."""
     given, rest = read(SINFO, words)
     if rest:
         raise SlurmError(f"Unrecognized option: {rest[0][:40]}")
     without_effect("sinfo", given)
-    asked = {option.name: value for option, value in given}
+    asked = {option.name: value for option, value in with_variables(SINFO, VARIABLES["sinfo"], given, _SHAPES)}
     columns, end = read_long(asked["Format"]) if "Format" in asked else read_columns(_format(asked), FIELDS, "node")
-    found = _wanted(nodes(ApiRoad()), asked)
+    states = states_named(asked.get("states", "all"))
+    found = _wanted(nodes(ApiRoad()), asked, states)
     if "format" not in asked and columns[0].letter == "N":
         columns[0].width = max([columns[0].width, *(len(node.name) for node in found)])
     if "json" in asked:
@@ -210,14 +219,22 @@ def _format(asked: dict[str, str]) -> str:
     return LONG if "long" in asked else USUAL
 
 
-def _wanted(found: list[SlurmNode], asked: dict[str, str]) -> list[SlurmNode]:
+def states_named(text: str) -> set[str]:
+    """The states of nodes in a list, those that no node has here included. Raises: Refused for what is none."""
+    found = {each.strip().lower().rstrip("*~#$@^!%") for each in text.split(",")} - {""}
+    known = _NAMES_OF_STATES.split()
+    for each in sorted(found - set(known)):
+        raise SlurmError(f'Bad state string: "{each[:40]}"; valid states: {",".join(known)}')
+    return found
+
+
+def _wanted(found: list[SlurmNode], asked: dict[str, str], states: set[str]) -> list[SlurmNode]:
     if "partition" in asked and PARTITION not in asked["partition"].split(","):
         return []
     names = set(hosts_of(asked.get("nodes", "")))
-    states = {each.strip().lower() for each in asked.get("states", "all").split(",")}
 
     def fits(node: SlurmNode) -> bool:
-        named = {node.state, _WHOLE.get(node.state, node.state)}
+        named = {node.state, _WHOLE.get(node.state, node.state), *(["drain"] if node.state == "drng" else [])}
         return (
             (not names or node.name in names)
             and ("all" in states or bool(named & states))

@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection
 from fairlog.compat.slurm import jobs, times
 from fairlog.compat.slurm.jobs import SlurmJob, always
 from fairlog.compat.slurm.road import ApiRoad, Me
-from fairlog.compat.slurm.tables import SQUEUE
-from fairlog.compat.slurm.words import SlurmError, read, without_effect
+from fairlog.compat.slurm.tables import SQUEUE, VARIABLES
+from fairlog.compat.slurm.words import SlurmError, read, with_variables, without_effect
 
 USUAL = "%.18i %.9P %.8j %.8u %.2t %.10M %.6D %R"
 LONG = "%.18i %.9P %.8j %.8u %.8T %.10M %.9l %.6D %R"
@@ -176,14 +176,18 @@ def read_names(text: str) -> tuple[list[FormatField], str]:
     return found, ""
 
 
+_SHAPES = ("format", "Format", "long", "start", "json")
+
+
 def run(words: list[str]) -> int:
     """List the jobs that are wanted."""
     given, rest = read(SQUEUE, words)
     if rest:
         raise SlurmError(f"Unrecognized option: {rest[0][:40]}; name jobs with --jobs")
     without_effect("squeue", given)
-    asked = {option.name: value for option, value in given}
-    columns, end = read_names(asked["Format"]) if "Format" in asked else read_format(_format(asked))
+    asked = {option.name: value for option, value in with_variables(SQUEUE, VARIABLES["squeue"], given, _SHAPES)}
+    names = asked.get("Format") if "format" not in asked else None
+    columns, end = read_format(_format(asked)) if names is None else read_names(names)
     named = jobs.Named(jobs.split(asked.get("jobs", "")), "Invalid job id: ")
     every = asked.get("iterate")
     if every is not None and not (every.isdecimal() and int(every)):
@@ -218,7 +222,7 @@ def _format(asked: dict[str, str]) -> str:
         return asked["format"]
     if "start" in asked:
         return START
-    return LONG if "long" in asked else os.environ.get("SQUEUE_FORMAT", USUAL)
+    return LONG if "long" in asked else USUAL
 
 
 def _states(asked: dict[str, str]) -> set[str]:

@@ -7,12 +7,14 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from typing import IO, Any
 
 from fairlog.compat.slurm import sbatch, times
+from fairlog.compat.slurm.nodes import hosts_of, node_here
 from fairlog.compat.slurm.sbatch import SbatchOptions
-from fairlog.compat.slurm.tables import SRUN
-from fairlog.compat.slurm.words import SlurmError, read, without_effect
+from fairlog.compat.slurm.tables import SRUN, VARIABLES
+from fairlog.compat.slurm.words import SlurmError, listed_in_quotes, read, read_variables, without_effect
 
 _PASSED_ON = (
     signal.SIGHUP,
@@ -28,11 +30,15 @@ _PASSED_ON = (
 def run(words: list[str]) -> int:
     """Run the program, and exit with the largest code of its processes."""
     given, command = read(SRUN, words, mixed=False)
+    sbatch.check_memory(given)
+    job = os.environ.get("SLURM_JOB_ID")
+    given = [*read_variables(SRUN, VARIABLES["step" if job else "srun"]), *given]
+    if job:
+        given = [each for each in given if each[0].name != "nodelist" or not _is_here(each[1])]
     note = without_effect("srun", given)
     asked = SbatchOptions(given)
     if not command:
         raise SlurmError("No command given to execute.")
-    job = os.environ.get("SLURM_JOB_ID")
     if (named := asked.get("jobid")) not in (None, job):
         raise SlurmError(
             f"job {str(named)[:40]} cannot be entered; `fairlog exec ID -- CMD` runs a command beside its tasks"
@@ -45,6 +51,11 @@ def run(words: list[str]) -> int:
     return SrunStep(asked, command).run()
 
 
+def _is_here(names: str) -> bool:
+    """Whether a list of nodes names that of this job alone."""
+    return set(hosts_of(names)) <= {node_here(), "localhost", *hosts_of(os.environ.get("SLURM_JOB_NODELIST", ""))}
+
+
 def _outside(asked: SbatchOptions, options: list[str], command: list[str]) -> int:
     """Run it as a job of its own, in which this command starts the processes, in the place of this process."""
     from fairlog.compat.slurm import batch  # noqa: PLC0415 (in a job, nothing is submitted)
@@ -52,9 +63,9 @@ def _outside(asked: SbatchOptions, options: list[str], command: list[str]) -> in
 
     road = ApiRoad()
     me = Me(road)
-    tasks, per_task = asked.number("ntasks", asked.number("ntasks-per-node", 1)), asked.number("cpus-per-task", 1)
+    tasks, per_task = sbatch.processes_of(asked)
     cores = tasks * per_task
-    memory = sbatch.memory_of(asked, cores)
+    memory = sbatch.memory_of(asked, tasks, per_task)
     about: dict[str, Any] = {
         "company": sbatch.company(asked, road, me),
         "user": me.user,
@@ -73,16 +84,17 @@ def _outside(asked: SbatchOptions, options: list[str], command: list[str]) -> in
         words += ["--task-resource", f"{kind}={number}"]
     for name, value in sbatch.told(asked, about, tasks, per_task).items():
         words += ["--env", f"{name}={value}"]
-    words += ["--tty"] if "pty" in asked else ["--stdin"] * _is_given_input(asked, tasks)
+    words += ["--tty"] if "pty" in asked else ["--stdin"] * _is_given_input(asked)
     inner = [os.path.abspath(sys.argv[0]), *(word for word in options if word != "--pty"), *command]  # noqa: PTH100 (likewise)
     words += ["--export", "ALL", "--", batch.shell(), "-c", f'{batch.VARIABLES}exec "$@"', "srun", *inner]
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, "-m", "fairlog", *words])  # noqa: S606 (it is this program's other half)
 
 
-def _is_given_input(asked: SbatchOptions, tasks: int) -> bool:
-    """Whether the process is to read what this one is given: a file or a pipe."""
-    if tasks > 1 or "input" in asked:
+def _is_given_input(asked: SbatchOptions) -> bool:
+    """Whether the processes are to read what this one is given: a file or a pipe."""
+    named = asked.get("input") or "all"
+    if named != "all" and not named.isdecimal():
         return False
     import stat  # noqa: PLC0415 (in a job, nobody asks)
 
@@ -112,6 +124,7 @@ class SrunStep:
         try:
             for rank in range(self.tasks):
                 threads += self._start(rank)
+            self._feed()
             codes = self._wait()
             for thread in threads:
                 thread.join()
@@ -140,7 +153,7 @@ class SrunStep:
         labelled = "label" in self.asked
         streams: list[int | IO[bytes] | None] = []
         for name in ("output", "error"):
-            named = self.asked.get(name) or (self.asked.get("output") if name == "error" else None)
+            named = self._mode(name, rank) or (self._mode("output", rank) if name == "error" else None)
             same = (
                 name == "error"
                 and streams[0] is not None
@@ -152,9 +165,9 @@ class SrunStep:
                 streams.append(subprocess.STDOUT)
             else:
                 streams.append(subprocess.PIPE if labelled else None)
-        stdin = os.devnull if self.asked.get("input") == "none" else self.asked.get("input")
+        stdin = self._mode("input", rank)
         try:
-            given = open(stdin, "rb") if stdin and stdin != "all" else None  # noqa: PTH123, SIM115 (the process's)
+            given = open(stdin, "rb") if stdin else self._shared_input()  # noqa: PTH123, SIM115 (the process's)
             process = subprocess.Popen(  # noqa: S603 (the user's program)
                 self.command,
                 stdin=given,
@@ -174,6 +187,38 @@ class SrunStep:
         for thread in threads:
             thread.start()
         return threads
+
+    def _mode(self, name: str, rank: int) -> str | None:
+        """The file of this process; None for what is the step's own: `all`, or the number of this process."""
+        named = self.asked.get(name)
+        if named is None or named == "all":
+            return None
+        if named == "none" or (named.isdecimal() and int(named) < self.tasks):
+            return None if named == str(rank) else os.devnull
+        return named
+
+    def _shared_input(self) -> int | None:
+        """The stdin of a process that reads what the step is given: all of several processes read all of it."""
+        return subprocess.PIPE if self.tasks > 1 and self.asked.get("input") in (None, "all") else None
+
+    def _feed(self) -> None:
+        """Pass the step's stdin on to each process, those that read no more left out."""
+        pipes = [process.stdin for process in self.processes if process.stdin]
+
+        def pass_on() -> None:
+            while pipes and (part := _next_part()):
+                for pipe in list(pipes):
+                    try:
+                        pipe.write(part)
+                        pipe.flush()
+                    except OSError:
+                        pipes.remove(pipe)
+            for pipe in pipes:
+                with suppress(OSError):
+                    pipe.close()
+
+        if pipes:
+            threading.Thread(target=pass_on, daemon=True).start()
 
     def _opened(self, text: str, rank: int) -> IO[bytes]:
         """The file of a process's output. Raises: Refused."""
@@ -220,9 +265,9 @@ class SrunStep:
         if said is not None and "ALL" not in said.upper().split(","):
             kept = ("SLURM", "FAIRLOG_")
             base = {name: value for name, value in found.items() if name.startswith(kept) or name in ("PATH", "HOME")}
-            named = [each for each in said.split(",") if "=" not in each and each in found]
+            named = [each for each in listed_in_quotes(said) if "=" not in each and each in found]
             found = base | {name: found[name] for name in named}
-        for each in (said or "").split(","):
+        for each in listed_in_quotes(said or ""):
             name, equals, value = each.partition("=")
             found |= {name: value} if equals else {}
         about = {"PROCID": rank, "LOCALID": rank, "NODEID": 0, "NTASKS": self.tasks, "NPROCS": self.tasks}
@@ -260,6 +305,14 @@ class SrunStep:
         for process in self.processes:
             if process.poll() is None:
                 process.terminate()
+
+
+def _next_part() -> bytes:
+    """What is to be read next of stdin; empty at its end, and where there is none."""
+    try:
+        return os.read(0, 1 << 16)
+    except OSError:
+        return b""
 
 
 def _next_number() -> int:

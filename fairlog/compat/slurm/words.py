@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Collection, Mapping
+
 ACTS, IDLE, LEFT = "acts", "accepted without effect", "refused"
 """What becomes of an option."""
 
@@ -68,6 +71,16 @@ def read(table: Table, words: list[str], *, mixed: bool = True, code: int = 1) -
     return given, rest
 
 
+def read_variables(table: Table, variables: Mapping[str, str]) -> Given:
+    """The options for which variables of this environment stand; one that is empty is no value."""
+    by_name = {option.name: option for option in table}
+    return [
+        (by_name[name], os.environ[variable] if by_name[name].value else "")
+        for variable, name in variables.items()
+        if os.environ.get(variable) or (variable in os.environ and by_name[name].value[:1] in ("", "["))
+    ]
+
+
 def _read_letters(table: Table, letters: str, waiting: list[str], given: Given, code: int) -> None:
     while letters:
         letter, letters = letters[0], letters[1:]
@@ -114,6 +127,13 @@ def usage(command: str, table: Table, synopsis: str) -> str:
     return "\n".join(lines)
 
 
+def with_variables(table: Table, variables: Mapping[str, str], given: Given, shapes: Collection[str]) -> Given:
+    """What variables and the command line ask for: a `shape` of the output of the latter is stronger than any other."""
+    chosen = {option.name for option, _ in given} & set(shapes)
+    of_variables = read_variables(table, variables)
+    return [*[each for each in of_variables if not chosen or each[0].name not in shapes], *given]
+
+
 def without_effect(command: str, given: Given) -> str:
     """A sentence that names what was given and has no effect, "" for none. Raises: Refused for what is refused."""
     for option, _ in given:
@@ -132,6 +152,26 @@ def listed(text: str) -> list[str]:
             found.append("")
         else:
             found[-1] += letter
+    return found
+
+
+def listed_in_quotes(text: str) -> list[str]:
+    """The parts of a list between commas, of which those between quotation marks are none; the marks are kept.
+
+    A mark that is not closed is a letter as others are.
+    """
+    found, place = [""], 0
+    while place < len(text):
+        letter = text[place]
+        closed = text.find(letter, place + 1) if letter in "'\"" else -1
+        if closed > 0:
+            found[-1] += text[place : closed + 1]
+            place = closed
+        elif letter == ",":
+            found.append("")
+        else:
+            found[-1] += letter
+        place += 1
     return found
 
 

@@ -464,6 +464,45 @@ def test_srun_runs_a_program_as_often_as_the_job_has_tasks(slurm: Slurm) -> None
     assert (slurm.shell.home / f"step-{job}.1.0").read_text() == "out\nerr\n"
 
 
+def test_all_processes_of_a_step_read_what_srun_is_given(slurm: Slurm) -> None:
+    """As Slurm's: unless one of them is named, or none."""
+    for words, lines in (((), 2), (("--input", "1"), 1), (("-i", "none"), 0)):
+        outside = slurm.run("srun", "-n", "2", *words, "cat", text="one\ntwo\n")
+        assert (outside.code, sorted(outside.out.split())) == (0, ["one"] * lines + ["two"] * lines), outside
+    script = (
+        "#!/bin/sh\n#SBATCH -n 3 -o fed\nseq 50000 | srun wc -l\nseq 9 | srun true; srun -w $SLURM_JOB_NODELIST echo\n"
+    )
+    slurm.ok("sbatch", "-W", text=script)
+    assert (slurm.shell.home / "fed").read_text().split() == ["50000"] * 3
+
+
+def test_files_of_a_step_are_named_none_or_by_the_number_of_a_process(slurm: Slurm) -> None:
+    script = "#!/bin/sh\n#SBATCH -n 2 -o modes\nsrun -o none echo gone\nsrun -o 1 -l echo kept\nsrun -o all echo all\n"
+    slurm.ok("sbatch", "-W", text=script)
+    assert (slurm.shell.home / "modes").read_text().splitlines() == ["1: kept", "all", "all"]
+    slurm.ok("sbatch", "-W", "-o", "none", "--wrap", "echo gone")
+    assert not any((slurm.shell.home / name).exists() for name in ("none", "all", "1"))
+
+
+def test_variables_stand_for_options(slurm: Slurm) -> None:
+    files = {"SBATCH_OUTPUT": "of-%j.o", "SBATCH_ERROR": "of-%j.e", "SBATCH_INPUT": "given"}
+    (slurm.shell.home / "given").write_text("read\n")
+    job = slurm.ok("sbatch", "--parsable", "-W", "--wrap", "cat; echo wrong >&2", **files).strip()
+    assert [(slurm.shell.home / f"of-{job}.{each}").read_text() for each in "oe"] == ["read\n", "wrong\n"]
+    assert slurm.ok("sacct", "-X", "-n", "-P", "-j", job, SACCT_FORMAT="jobid,state") == f"{job}|COMPLETED\n"
+    assert slurm.ok("squeue", "-h", "-t", "all", "-j", job, SQUEUE_FORMAT2="JobID:1,StateCompact:3")[1:] == "CD \n"
+    assert slurm.ok("sinfo", "-h", SINFO_FORMAT="%n").split() == ["worker-1", "worker-2"]
+    del slurm.env["FAIRLOG_COMPANY"]
+    try:
+        assert slurm.run("srun", "true").code == 1
+        assert slurm.ok("srun", "sh", "-c", "echo $SLURM_JOB_ACCOUNT", SLURM_ACCOUNT="globex") == "globex\n"
+    finally:
+        slurm.env["FAIRLOG_COMPANY"] = "acme"
+    note = slurm.run("sbatch", "-H", "--wrap", "true", SBATCH_EXCLUSIVE="")
+    assert (note.code, note.err) == (0, "sbatch: note: without effect here: --exclusive\n")
+    slurm.ok("scancel", "--me", "-t", "PENDING")
+
+
 def test_srun_outside_a_job_is_a_job_of_its_own(slurm: Slurm) -> None:
     said = slurm.run("srun", "echo", "well")
     assert (said.code, said.out, said.err) == (0, "well\n", "")

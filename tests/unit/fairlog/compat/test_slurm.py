@@ -36,7 +36,7 @@ from fairlog.compat.slurm import (
     times,
 )
 from fairlog.compat.slurm.start import COMMANDS, main
-from fairlog.compat.slurm.words import ACTS, IDLE, LEFT, Option, SlurmError, read
+from fairlog.compat.slurm.words import ACTS, IDLE, LEFT, Option, SlurmError, read, read_variables, with_variables
 from scheduler.model.versions import HEADER, MESSAGES
 from tests.waiting import HOPELESS_S
 
@@ -211,10 +211,17 @@ def asked(*words: str) -> sbatch.SbatchOptions:
 
 
 def test_cores_memory_and_kinds_of_a_job_are_those_of_all_its_tasks() -> None:
-    assert sbatch.memory_of(asked("--mem-per-cpu=100"), 6) == 600
-    assert sbatch.memory_of(asked("--mem-per-cpu=6"), 6) == 36
-    assert sbatch.memory_of(asked("--mem=31"), 6) is None
-    assert sbatch.memory_of(asked("--mem-per-cpu=100", "--mem=1G"), 6) == 1024
+    assert sbatch.memory_of(asked("--mem-per-cpu=100"), 3, 2) == 600
+    assert sbatch.memory_of(asked("--mem-per-cpu=6"), 3, 2) == 36
+    assert sbatch.memory_of(asked("--mem=31"), 3, 2) is None
+    assert sbatch.memory_of(asked("--mem-per-gpu=100", "--gres=gpu:2"), 3, 2) == 200
+    assert sbatch.processes_of(asked("-n", "2", "--gpus=4", "--cpus-per-gpu=3")) == (2, 6)
+    assert sbatch.processes_of(asked("-n", "2", "-c", "4")) == (2, 4)
+    for words in (["--cpus-per-gpu=2"], ["--cpus-per-gpu=2", "-c", "1", "-G", "1"], ["-G", "0", "--cpus-per-gpu=2"]):
+        with pytest.raises(SlurmError, match="cpus-per-gpu"):
+            sbatch.processes_of(asked(*words))
+    with pytest.raises(SlurmError, match="--mem-per-gpu needs a number of them"):
+        sbatch.memory_of(asked("--mem-per-gpu=1G"), 1, 1)
     assert sbatch.gpus_of(asked("--gres=gpu:a100:2,fpga"), 1) == {"gpu": 2, "fpga": 1}
     assert sbatch.gpus_of(asked("--gpus-per-task=2"), 3) == {"gpu": 6}
     assert sbatch.gpus_of(asked("-G", "a100:1"), 3) == {"gpu": 1}
@@ -239,6 +246,7 @@ def test_a_job_finds_what_export_says_and_no_variable_of_the_job_that_submits_it
     assert sbatch.exported("NONE") == {}
     assert sbatch.exported("MINE,OTHER=x=y,GONE") == {"MINE": "1", "OTHER": "x=y"}
     assert sbatch.exported("ALL,MINE=2") == {"PATH": "1", "MINE": "2"}
+    assert sbatch.exported("A=\"x,y\",B='1,2',C=it's,D=") == {"A": '"x,y"', "B": "'1,2'", "C": "it's", "D": ""}
 
 
 def app(**about: Any) -> dict[str, Any]:
@@ -531,6 +539,16 @@ REFUSED = {
     ("sbatch", "-a", "5-1", "ok"): 1,
     ("sbatch", "-d", "afterok", "ok"): 1,
     ("sbatch", "-n", "0", "ok"): 1,
+    ("sbatch", "--mem", "1G", "--mem-per-cpu", "100M", "ok"): 1,
+    ("sbatch", "--mem-per-cpu", "100M", "sized"): 1,
+    ("sbatch", "--bb", "x", "ok"): 1,
+    ("sbatch", "--container", "x", "ok"): 1,
+    ("sbatch", "--uid", "bob", "ok"): 1,
+    ("sacct", "--batch-script"): 1,
+    ("sinfo", "-t", "bogus"): 1,
+    ("squeue", "--steps"): 1,
+    ("scontrol", "update", "nodename=worker-1", "state=drain"): 1,
+    ("scontrol", "update", "PartitionName=main", "state=down"): 1,
     ("sbatch", "-N", "2", "ok"): 1,
     ("sbatch", "--wrap", "true", "ok"): 1,
     ("sbatch", "-w", "host", "ok"): 1,
@@ -569,6 +587,32 @@ REFUSED = {
 }
 
 
+@pytest.mark.parametrize("command", tables.VARIABLES)
+def test_each_variable_stands_for_an_option_that_is_there(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = tables.SRUN if command == "step" else getattr(tables, command.upper())
+    for variable, name in tables.VARIABLES[command].items():
+        with monkeypatch.context() as only:
+            only.setenv(variable, "3")
+            option = next(each for each in table if each.name == name)
+            assert (option, "3" if option.value else "") in read_variables(table, tables.VARIABLES[command])
+
+
+def test_a_shape_of_the_command_line_is_stronger_than_one_of_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SQUEUE_FORMAT2", "JobID")
+    monkeypatch.setenv("SQUEUE_USERS", "ann")
+
+    def named(*words: str) -> dict[str, str]:
+        found = with_variables(tables.SQUEUE, tables.VARIABLES["squeue"], read(tables.SQUEUE, list(words))[0], _SHAPES)
+        return {option.name: value for option, value in found}
+
+    assert named() == {"Format": "JobID", "user": "ann"}
+    assert named("-o", "%i") == {"format": "%i", "user": "ann"}
+    assert named("-u", "bob") == {"Format": "JobID", "user": "bob"}
+
+
+_SHAPES = ("format", "Format")
+
+
 @pytest.mark.parametrize("words", REFUSED, ids=" ".join)
 def test_bad_input_is_refused_in_a_line_before_anything_is_sent(
     words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -579,6 +623,7 @@ def test_bad_input_is_refused_in_a_line_before_anything_is_sent(
         "dos": "#!/bin/sh\r\n",
         "empty": "",
         "bad": "#!/bin/sh\n#SBATCH --foo\n",
+        "sized": "#!/bin/sh\n#SBATCH --mem=1G\n",
     }.items():
         (tmp_path / name).write_bytes(text.encode())
     monkeypatch.chdir(tmp_path)
