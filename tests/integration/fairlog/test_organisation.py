@@ -151,3 +151,51 @@ def test_each_role_gets_every_answer_that_is_worked_out_from_the_log(organisatio
             while (answer := httpx.post(url, json=asked, headers=headers, timeout=HOPELESS_S)).status_code == 429:
                 time.sleep(float(answer.headers["Retry-After"]))
             assert answer.json()["value"]["other"]["cluster"]["ended"] == 2
+
+
+def test_an_admin_of_a_department_manages_its_companies_and_no_others(organisation: Organisation) -> None:
+    """Every kind of verb, on what is in the department and on what is elsewhere (semantics I3)."""
+    olga, month = organisation.olga, datetime.now(UTC).strftime("%Y-%m")
+    for department in (["research"], ["physics", "--in", "research"], ["sales"]):
+        olga.ok("department", "add", *department)
+    _, ann = organisation.company("acme")
+    _, bob = organisation.company("globex")
+    olga.ok("company", "move", "acme", "physics")
+    olga.ok("company", "add", "lab")
+    olga.ok("account", "add", "lab/dora", "--role", "admin")
+    refused = olga.run("account", "grant", "lab/dora", "admin", "--department", "nowhere")
+    assert "there is no department 'nowhere'" in refused.err
+    granted = olga.ok("account", "grant", "lab/dora", "admin", "--department", "research")
+    assert granted.startswith("lab/dora is now admin of department research; its tokens as an admin have ended")
+    dora = organisation.invited(olga, "lab/dora")
+    wait = ("submit", "--cores", "1", "--max-runtime", "1h", "--", "sh", "-c", "echo said; sleep 600")
+    theirs, others = (each.ok(*wait).splitlines()[0] for each in (ann, bob))
+    assert theirs in dora.ok("apps")
+    assert others not in dora.ok("apps", "--all")
+    verbs = {
+        "apps of users": ["kill {app}", "extend {app} --by 1m", "logs {app}", "explain {app}", "app {app}"],
+        "accounts": ["account add {company}/new", "token new {company}/ann", "account share {company}"],
+        "limits": ["limit set --company {company} --user ann max_pending_apps=3"],
+    }
+    for typed in [each for kind in verbs.values() for each in kind][::-1]:
+        refused = dora.run(*typed.format(app=others, company="globex").split())
+        assert refused.code == 1, typed
+        assert "lab/dora acts as admin and may not" in refused.err, typed
+        dora.ok(*typed.format(app=theirs, company="acme").split())
+    for refused in (
+        dora.run("department", "set", "physics", "--in", "none"),
+        dora.run("company", "move", "globex", "physics"),
+        dora.run("limit", "set", "--company", "acme", "max_pending_apps=3"),
+        dora.run("account", "grant", "lab/dora", "admin", "--department", "sales"),
+    ):
+        assert "lab/dora acts as admin and may not" in refused.err
+    assert dora.ok("statement", "--department", "research", "--month", month).startswith("department research, ")
+    assert dora.ok("statement", "--company", "acme", "--month", month).startswith("company   acme, ")
+    assert "acme/ann" in dora.ok("account", "list")
+    assert "globex/ann" not in dora.ok("account", "list")
+    olga.ok("company", "move", "acme", "none")
+    assert "may not" in dora.run("account", "add", "acme/late").err
+    assert "admin of research" in olga.ok("account", "list", "--company", "lab")
+    olga.ok("account", "revoke", "lab/dora", "admin", "--department", "research")
+    dora.ok("account", "add", "lab/new")
+    assert olga.ok("audit").startswith("This log follows its rules")
