@@ -250,10 +250,11 @@ def _usable(state: ClusterState, app: App) -> list[Worker]:
 
 def _over_limit(company: str, user: str, over: Broken) -> Told:
     holds = {"max_running_apps": "runs", "max_app_cores": "the app requests"}.get(over.name, "claims")
-    text = (
-        f"limit {over.name} of {holder_text(company, user)}: {holds} {over.present} of {over.limit}, {over.asked} asked"
-    )
-    facts = {"limit": over.name, "company": company, "user": user or None}
+    holder = ("", over.department) if over.department else (company, user)
+    text = f"limit {over.name} of {holder_text(*holder)}: {holds} {over.present} of {over.limit}, {over.asked} asked"
+    facts: dict[str, Any] = {"limit": over.name, "company": company, "user": user or None}
+    if over.department:
+        facts["department"] = over.department
     return text, {**facts, "present": over.present, "most": over.limit, "asked": over.asked}
 
 

@@ -47,7 +47,7 @@ VERBS = {
     "store": ("store", "Prepare the store that masters, API servers and workers use."),
     "keys": ("keys", "Make files of keys, which sign messages, receipts and seals."),
     "company": ("cluster", "Add, change, remove or list companies and their quotas."),
-    "limit": ("cluster", "Set or list limits of the cluster, companies and users."),
+    "limit": ("cluster", "Set or list limits of the cluster, departments, companies and users."),
     "resource": ("cluster", "Register or list kinds of resources beside cores and memory, such as gpu."),
     "settings": ("cluster", "Show or change the cluster's settings."),
     "edition": ("cluster", "Show the edition of the rules of sharing, or go on by the newest one."),

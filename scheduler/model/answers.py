@@ -550,12 +550,13 @@ class SharesShown(Camel, frozen=True, kw_only=True):
 class LimitShown(Camel, frozen=True, kw_only=True):
     """A limit, its holder, and what counts against it now where that is one number (semantics N2)."""
 
-    scope: Literal["user", "company", "cluster"]
+    scope: Literal["user", "company", "department", "cluster"]
     company: str | None
     user: str | None
     limit: str
     value: int
     present: int | None
+    department: str | None = None
 
 
 class Edition(Camel, frozen=True, kw_only=True):

@@ -150,14 +150,16 @@ class MoveCompany(_CommandFields, frozen=True):
 class SetLimit(_CommandFields, frozen=True):
     """Set a limit of the cluster, a company or a user of it, where `*` are all without their own (semantics N1).
 
-    The cluster's is that of every company without its own. `value` None removes the limit.
+    The cluster's is that of every company without its own; a department's is that of all companies in it together.
+    `value` None removes the limit.
     """
 
-    scope: Literal["cluster", "company", "user"]
+    scope: Literal["cluster", "company", "user", "department"]
     name: str
     value: int | None = None
     company: str | None = None
     user: str | None = None
+    department: str | None = None
 
 
 class RegisterWorker(_CommandFields, frozen=True, kw_only=True):

@@ -246,13 +246,14 @@ class LimitSet(_EventFields, frozen=True):
     """A limit is `value` from here on, None = there is none (semantics N1).
 
     Without `company` it is that of every company without its own; with a `user` it is that of this user of the company,
-    `*` = of every user of it without its own.
+    `*` = of every user of it without its own. With a `department` it is that of all companies in it together.
     """
 
     name: str
     value: int | None
     company: str = ""
     user: str = ""
+    department: str = ""
 
 
 class CompanyRemoved(_EventFields, frozen=True):

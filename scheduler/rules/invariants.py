@@ -400,6 +400,9 @@ def _limit(name: str, queue: CompanyQueue, state: ClusterState) -> Iterator[str]
         user: each for user, each in theirs.items() if each is not None
     }:
         yield f"other limits count for company {name!r} than there are"
+    above = {each.name: limits.ceiling("", each.name) for each in state.companies[name].above}
+    if {each: ceiling for each, ceiling, _ in limit.above} != {each: one for each, one in above.items() if one}:
+        yield f"other limits of departments count for company {name!r} than there are"
 
 
 def _sum(held: Collection[Allocation]) -> Resources:

@@ -175,7 +175,7 @@ def company_list(session: Session, *, as_json: bool) -> None:
 @click.group(cls=VerbGroup)
 @target_options()
 def limit() -> None:
-    """Set or list limits of the cluster, companies and users."""
+    """Set or list limits of the cluster, departments, companies and users."""
 
 
 @limit.command("set")
@@ -187,32 +187,50 @@ def limit() -> None:
     help="Company that the limits are for.  [default: each without its own]",
 )
 @params.text_option("--user", metavar="U", help='User of --company, or "*" for each of its users without their own.')
+@params.text_option("--department", metavar="D", help="Department: the limits are for all companies in it together.")
 @on_cluster
 def limit_set(
-    session: Session, *, change: tuple[tuple[str, int | None], ...], company: str | None, user: str | None
+    session: Session,
+    *,
+    change: tuple[tuple[str, int | None], ...],
+    company: str | None,
+    user: str | None,
+    department: str | None,
 ) -> int:
     """Set limits; a VALUE of none removes one.
 
     max_pending_apps, max_tasks (of an app), max_app_cores and submit_per_minute refuse a submission, and so do
     max_cores, max_memory_mb and max_KIND, such as max_gpu, where an app alone exceeds them. While max_running_apps,
-    max_cores, max_memory_mb or max_KIND is used up, the company or the user is passed over.
+    max_cores, max_memory_mb or max_KIND is used up, the company or the user is passed over. A department has all of
+    these but max_app_cores and submit_per_minute.
     """
     from scheduler.model import commands  # noqa: PLC0415 (likewise)
 
     if user is not None and company is None:
         raise click.UsageError("--user needs --company")
-    scope: Literal["cluster", "company", "user"] = (
+    if department is not None and company is not None:
+        raise click.UsageError("--department cannot be combined with --company; leave one of them out")
+    if department == "":
+        raise click.UsageError("name a department; without --department, the limits are the cluster's")
+    scope: Literal["cluster", "company", "user", "department"] = (
         "cluster" if company is None else "company" if user is None else "user"
     )
+    scope = scope if department is None else "department"
     values = params.single(change)
     kinds = [each["kind"] for each in session.ask("resources")]
-    from scheduler.rules.command.limiting import check_limit  # noqa: PLC0415 (other verbs need no rules)
+    from scheduler.rules.command.limiting import (  # noqa: PLC0415 (other verbs need no rules)
+        check_limit,
+        check_of_department,
+    )
 
     for name, value in change:  # all of them or none
         check_limit(name, value, kinds)
+        if department is not None:
+            check_of_department(name)
 
     def command(name: str) -> commands.SetLimit:
-        return commands.SetLimit(scope=scope, name=name, value=values[name], company=company, user=user)
+        who = {"company": company, "user": user, "department": department}
+        return commands.SetLimit(scope=scope, name=name, value=values[name], **who)
 
     return send_each(session, list(values), command, "set", nothing="has this value already")
 
@@ -225,8 +243,9 @@ def limit_list(source: Source, *, as_json: bool) -> None:
     """List the limits, and what counts against each now."""
     render.print_records(
         source.ask("limits"),
-        "scope company user limit value present",
-        headings=("OF", "COMPANY", "USER", "LIMIT", "VALUE", "NOW"),
+        "scope company user department limit value present",
+        headings=("OF", "COMPANY", "USER", "DEPARTMENT", "LIMIT", "VALUE", "NOW"),
+        spare=("DEPARTMENT",),
         empty="No limit is set; `fairlog limit set NAME=VALUE` sets one.",
         as_json=as_json,
     )

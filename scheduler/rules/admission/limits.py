@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from scheduler.rules.entities.ledger import Occupation
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from scheduler.model.events import AppRegistered, LimitSet
     from scheduler.model.resources import Resources
     from scheduler.rules.admission.user import Contender
     from scheduler.rules.entities.apps import App
-    from scheduler.rules.entities.ledger import Occupation
 
 NAMES = (
     "max_pending_apps",
@@ -32,7 +33,12 @@ RATE = "submit_per_minute"
 _PASSING_OVER = ("max_running_apps", "max_cores", "max_memory_mb")
 
 Holder = tuple[str, str]
-"""(company, user): user "" = the company itself, `*` = each of its users; both "" = each company."""
+"""(company, user): user "" = the company itself, `*` = each of its users; both "" = each company.
+
+Or "" and a department.
+"""
+OF_DEPARTMENTS = ("max_pending_apps", "max_running_apps", "max_cores", "max_memory_mb", "max_tasks")
+"""The limits that a department can have, besides those of kinds (semantics H12)."""
 
 
 def kind_of(name: str) -> str:
@@ -47,6 +53,8 @@ class Broken(NamedTuple):
     present: int
     limit: int
     asked: int
+    department: str = ""
+    """The department that has it, if one does."""
 
 
 class Ceiling(NamedTuple):
@@ -87,16 +95,29 @@ class CompanyLimits:
         """The limits of the company."""
         self.ceilings: dict[str, tuple[Ceiling, Occupation]] = {}
         """The limits of its users that have any, and what these users claim."""
+        self.above: list[tuple[str, Ceiling, Sequence[Occupation]]] = []
+        """The departments that it is in and that have any, and what the companies in them claim (semantics H12)."""
 
     @property
     def limited(self) -> bool:
         """Whether there is any limit by which apps are passed over."""
-        return self.ceiling is not None or bool(self.ceilings)
+        return self.ceiling is not None or bool(self.ceilings) or bool(self.above)
 
-    def set(self, limits: Limits, company: str, users: Iterable[Contender]) -> None:
-        """These are the limits now, and the company and the users to which they apply."""
+    def set(
+        self,
+        limits: Limits,
+        company: str,
+        users: Iterable[Contender],
+        above: Sequence[tuple[str, Sequence[Occupation]]] = (),
+    ) -> None:
+        """These are the limits now, and the company, the departments above and the users to which they apply."""
         self._company, self._all = company, limits if limits.values else None
         self.ceiling, self.ceilings = limits.ceiling(company), {}
+        self.above = []
+        for name, standings in above:
+            ceiling = limits.ceiling("", name)
+            if ceiling is not None:
+                self.above.append((name, ceiling, standings))
         for user in users:
             self.regard(user)
 
@@ -121,9 +142,13 @@ class CompanyLimits:
         own = self.ceilings.get(user)
         if own is not None and (broken := own[0].broken(own[1], *of_user)) is not None:
             return user, broken
-        if self.ceiling is None or (broken := self.ceiling.broken(self._standing, *of_company)) is None:
-            return None
-        return "", broken
+        if self.ceiling is not None and (broken := self.ceiling.broken(self._standing, *of_company)) is not None:
+            return "", broken
+        for name, ceiling, standings in self.above:
+            broken = ceiling.broken(together(standings), *of_company)
+            if broken is not None:
+                return "", broken._replace(department=name)
+        return None
 
     def lets_in(self, app: App) -> bool:
         """Whether no limit keeps the pending app out now (semantics N2)."""
@@ -142,7 +167,7 @@ class Limits:
 
     def set(self, event: LimitSet) -> None:
         """Fold the event. A bucket begins full under its new limit."""
-        holder = event.company, event.user
+        holder = event.company, event.user or event.department
         values = self.values.pop(holder, {})
         values.pop(event.name, None)
         if event.value is not None:
@@ -159,6 +184,10 @@ class Limits:
         """The limits of a company or a user as they were."""
         self.values[holder] = dict(values)
         self.rated = self.rated or RATE in values
+
+    def forget_department(self, department: str) -> None:
+        """The department is no more."""
+        self.values.pop(("", department), None)
 
     def forget(self, company: str) -> None:
         """The company is no tenant any more."""
@@ -210,7 +239,19 @@ class Limits:
 
 def holder_text(company: str, user: str) -> str:
     """Whose a limit is, in words."""
+    if not company:
+        return f"department {user}"
     return f"user {user} in {company}" if user else f"company {company}"
+
+
+def together(standings: Iterable[Occupation]) -> Occupation:
+    """What the apps of all these companies count for."""
+    found = Occupation()
+    for each in standings:
+        found.claimed += each.claimed
+        found.pending += each.pending
+        found.apps += each.apps
+    return found
 
 
 def over_app_cores(limits: Limits, app: AppRegistered, requests: int, more: int) -> tuple[str, Broken] | None:

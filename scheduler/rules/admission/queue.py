@@ -8,7 +8,7 @@ due.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from heapq import heapify, heappop, heapreplace, merge
@@ -130,10 +130,10 @@ class AppQueue:
         """Set the company's quota (semantics C2)."""
         self.companies[name].tenant.quota = quota
 
-    def set_limits(self, name: str, limits: Limits) -> None:
-        """Set the limits by which apps of the company are passed over (semantics N2)."""
+    def set_limits(self, name: str, limits: Limits, above: Sequence[tuple[str, Sequence[Occupation]]] = ()) -> None:
+        """Set the limits by which apps of the company are passed over, with departments `above` that have any (N2)."""
         company = self.companies[name]
-        company.limit.set(limits, name, [queue.contender for queue in company.users.values()])
+        company.limit.set(limits, name, [queue.contender for queue in company.users.values()], above)
 
     def share(self, name: str) -> Share:
         """The company's share of its quota (semantics C3, O1)."""

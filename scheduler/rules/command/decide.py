@@ -152,7 +152,7 @@ def decide(state: ClusterState, command: Command, at: int | None = None, by: By 
         case commands.ChangeCompany():
             return _change_company(state, command)
         case commands.SetLimit():
-            return limit_set(state.limits, state.companies, state.kinds, command)
+            return limit_set(state.limits, state.companies, state.departments, state.kinds, command)
         case (
             commands.AddAccount()
             | commands.ChangeAccount()

@@ -10,16 +10,19 @@ from scheduler.rules.admission.limits import (
     EVERYBODY,
     HIGHEST,
     NAMES,
+    OF_DEPARTMENTS,
     RATE,
     Holder,
     Limits,
     holder_text,
     kind_of,
+    together,
 )
 from scheduler.rules.checks.validate import check_name, check_range, shorten
+from scheduler.rules.state.departments import unknown_department
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Container
+    from collections.abc import Collection, Container, Sequence
 
     from scheduler.model.commands import SetLimit
     from scheduler.model.events import AppRegistered
@@ -39,13 +42,29 @@ def check_limit(name: str, value: int | None, kinds: Collection[str]) -> None:
     check_range(f"limit {name}", value, int(name == RATE), HIGHEST)
 
 
-def limit_set(limits: Limits, companies: Container[str], kinds: Collection[str], command: SetLimit) -> list[Event]:
-    """The limit as the command sets it; nothing if it is so already (semantics N1).
+def limit_set(
+    limits: Limits,
+    companies: Container[str],
+    departments: Container[str],
+    kinds: Collection[str],
+    command: SetLimit,
+) -> list[Event]:
+    """The limit as the command sets it; nothing if it is so already (semantics N1, H12).
 
     Raises: InvalidCommand, UnknownCompany.
     """
     name, value, company, user = command.name, command.value, command.company or "", command.user or ""
     check_limit(name, value, kinds)
+    department = command.department or ""
+    if (department != "") != (command.scope == "department") or (department and (company or user)):
+        raise InvalidCommand("a limit of a department names the department and nobody else")
+    if department:
+        if department not in departments:
+            raise InvalidCommand(unknown_department(department))
+        check_of_department(name)
+        if limits.values.get(("", department), {}).get(name) == value:
+            return []
+        return [LimitSet(name=name, value=value, department=department)]
     if (company != "", user != "") != {"cluster": (False, False), "company": (True, False)}.get(
         command.scope, (True, True)
     ):
@@ -61,14 +80,34 @@ def limit_set(limits: Limits, companies: Container[str], kinds: Collection[str],
     return [LimitSet(name=name, value=value, company=company, user=user)]
 
 
-def check_submission(limits: Limits, claims: Claims, app: AppRegistered, at: int, *, closed: bool) -> None:
-    """Raises: LimitExceeded if a limit of the app's user or company refuses it at `at` (ms) (semantics N1, N2).
+def check_of_department(name: str) -> None:
+    """Raises: InvalidCommand unless a department can have a limit of that name, which is one (semantics H12)."""
+    if name not in OF_DEPARTMENTS and not kind_of(name):
+        raise InvalidCommand(
+            f"a department has no limit {name}; it has {', '.join(OF_DEPARTMENTS)} and max_KIND, the others are those "
+            "of companies"
+        )
 
+
+def check_submission(
+    limits: Limits,
+    claims: Claims,
+    above: Sequence[tuple[str, Sequence[Occupation]]],
+    app: AppRegistered,
+    at: int,
+    *,
+    closed: bool,
+) -> None:
+    """Raises: LimitExceeded if a limit of the app's user, company or departments refuses it at `at` (ms) (N1, N2, H12).
+
+    `above`: the departments that have limits, and what the companies in them claim.
     `closed`: the log has had accounts, so that pending apps are limited where no limit is set.
     """
     for user, pending in ((app.user, PENDING_OF_USER), ("", PENDING_OF_COMPANY)):
         standing = claims.standing(app.company, user)
         _check(limits, (app.company, user), standing, app, at, pending if closed else None)
+    for department, standings in above:
+        _check(limits, ("", department), together(standings), app, at, None)
 
 
 def _check(  # noqa: PLR0917 - what a limit is about

@@ -44,6 +44,7 @@ from scheduler.rules.entities.labels import (
 )
 from scheduler.rules.placement.sizing import memory_of, requested_resources, smallest_cores
 from scheduler.rules.state.cluster import ClusterState
+from scheduler.rules.state.departments import limited_above
 
 MOST_SIZES = 64
 """How many sizes the executors of a company's apps that have not ended may have: a filling regards each (H2)."""
@@ -114,7 +115,8 @@ def registration(state: ClusterState, company: Company, command: SubmitApp, at: 
     )
     if state.settings.admission == "fair":
         if state.limits.values or state.closed:
-            check_submission(state.limits, state.claims, registered, at, closed=state.closed)
+            above = limited_above(state, command.company) if state.departments else ()
+            check_submission(state.limits, state.claims, above, registered, at, closed=state.closed)
         _check_purchase(company, registered, _first_unit(state, registered) if state.by_entitlement else None)
         if sizes:
             check_size(state, sizing, command.cores)

@@ -18,6 +18,7 @@ from scheduler.rules.checks.kinds import check_beside_cores, quota_stated
 from scheduler.rules.checks.validate import check_identifier, read_part, shorten
 
 if TYPE_CHECKING:
+    from scheduler.rules.entities.ledger import Occupation
     from scheduler.rules.state.facts import Facts
 
 MAX_DEPTH = 8
@@ -169,3 +170,21 @@ def check_empty(state: Facts, name: str) -> None:
                 f"company {company!r} is in department {name!r}; put it elsewhere first, with "
                 f"`fairlog company move {company} NAME`, where `none` takes it out of all"
             )
+
+
+def in_department(state: Facts, department: str) -> list[Occupation]:
+    """What each company in it claims, however deep (semantics H12)."""
+    return [
+        state.claims.of(name)
+        for name, each in state.companies.items()
+        if department in [above.name for above in each.above]
+    ]
+
+
+def limited_above(state: Facts, company: str) -> list[tuple[str, list[Occupation]]]:
+    """The departments above the company that have limits, and what each company in them claims (semantics H12)."""
+    return [
+        (each.name, in_department(state, each.name))
+        for each in state.companies[company].above
+        if ("", each.name) in state.limits.values
+    ]

@@ -134,6 +134,8 @@ def _limit_set(state: Facts, event: events.LimitSet) -> Broken:
         return "N1", f"limit {event.name!r} cannot be {event.value}"
     if (event.company and event.company not in state.companies) or (event.user and not event.company):
         return "N1", f"company {event.company!r} is not registered"
+    if event.department and (event.company or event.department not in state.departments):
+        return "H12", f"department {event.department!r} does not exist"
     return None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping
 from itertools import islice
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from msgspec import to_builtins
 
@@ -43,7 +43,7 @@ from scheduler.model.errors import InvalidCommand, UnknownApp
 from scheduler.model.events import Addresses, AppState, ClusterConfigured, Computed, Fixed, Sizing
 from scheduler.model.quota import Quota, Share
 from scheduler.model.resources import Resources
-from scheduler.rules.admission.limits import EVERYBODY, kind_of
+from scheduler.rules.admission.limits import EVERYBODY, kind_of, together
 from scheduler.rules.checks.validate import in_force
 from scheduler.rules.command.failures import kept_from
 from scheduler.rules.command.windows import in_the_way
@@ -54,6 +54,7 @@ from scheduler.rules.entities.workers import LostWorker, Window, Worker
 from scheduler.rules.index.closings import leaving_ms
 from scheduler.rules.index.trouble import kept_until
 from scheduler.rules.state.cluster import ClusterState
+from scheduler.rules.state.departments import in_department
 from scheduler.rules.state.preconditions import EDITIONS
 from scheduler.rules.view.standings import (
     NOWHERE,
@@ -502,16 +503,23 @@ def limits(state: ClusterState) -> list[LimitShown]:
     """Every limit by its holder (semantics N1), and what counts against it now where that is one number (N2)."""
     return [
         LimitShown(
-            scope="user" if user else "company" if company else "cluster",
+            scope=_scope(company, user),
             company=company or None,
-            user=user or None,
+            user=user or None if company else None,
+            department=None if company else user or None,
             limit=name,
             value=value,
-            present=None if user == EVERYBODY or not company else _present(state, company, user, name),
+            present=None if user == EVERYBODY or not (company or user) else _present(state, company, user, name),
         )
         for (company, user), values in sorted(state.limits.values.items())
         for name, value in sorted(values.items())
     ]
+
+
+def _scope(company: str, user: str) -> Literal["user", "company", "department", "cluster"]:
+    if company:
+        return "user" if user else "company"
+    return "department" if user else "cluster"
 
 
 def settings(state: ClusterState) -> dict[str, Any]:
@@ -665,7 +673,7 @@ def _expires_at(app: App) -> int | None:
 
 def _present(state: ClusterState, company: str, user: str, name: str) -> int | None:
     """What counts against the limit now; None where a single app is judged, or a rate (semantics N2)."""
-    standing = state.claims.standing(company, user)
+    standing = state.claims.standing(company, user) if company else together(in_department(state, user))
     counted = {"max_pending_apps": standing.pending, "max_running_apps": standing.apps}
     counted |= {"max_cores": standing.claimed.cores, "max_memory_mb": standing.claimed.memory_mb}
     return standing.claimed.amount(kind_of(name)) if kind_of(name) else counted.get(name)

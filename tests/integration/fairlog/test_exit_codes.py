@@ -40,7 +40,11 @@ MISTAKES: dict[str, tuple[int, list[str]]] = {
             *("window remove nothing", "window add --workers no-worker --from +1h --to +2h"),
             *("drain no-worker", "undrain no-worker", "decommission no-worker", "remove no-worker"),
             *("account remove acme/nobody", "account rename acme/nobody Nobody", "account grant acme/nobody admin"),
-            *("account grant acme/ann admin --department nowhere", "statement --department nowhere --month 2026-03"),
+            *(
+                "account grant acme/ann admin --department nowhere",
+                "limit set --department nowhere max_cores=3",
+                "statement --department nowhere --month 2026-03",
+            ),
             *("token new acme/nobody", "token list acme/nobody", "token revoke 00000000", "settings set nothing=1"),
             *(
                 "company set acme --resource nothing=1",

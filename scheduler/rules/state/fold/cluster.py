@@ -20,6 +20,7 @@ from scheduler.rules.state.fold.effects import (
     forget_ended,
     reconsider,
     set_departments,
+    set_limits,
     set_need,
     set_quotas,
 )
@@ -62,7 +63,7 @@ def _company_registered(facts: Facts, event: CompanyRegistered) -> None:
     standing = facts.claims.of(event.company)
     facts.queue.add_company(event.company, company.balance, company.usage, standing=standing)
     if facts.limits.values:
-        facts.queue.set_limits(event.company, facts.limits)
+        set_limits(facts, event.company)
     moved = [name for name, each in facts.companies.items() if each.spec.by_default]
     set_quotas(facts, event.company, *moved)
 
@@ -76,8 +77,7 @@ def _limit_set(facts: Facts, event: events.LimitSet) -> None:
     """Whom a limit keeps out is found anew: of one company, or of all if it is the cluster's (semantics N1)."""
     facts.limits.set(event)
     count_apps(facts)
-    for name in (event.company,) if event.company else facts.companies:
-        facts.queue.set_limits(name, facts.limits)
+    set_limits(facts, *((event.company,) if event.company else facts.companies))
 
 
 def _company_removed(facts: Facts, event: events.CompanyRemoved) -> None:
@@ -103,6 +103,7 @@ def _department_set(facts: Facts, event: events.DepartmentAdded | events.Departm
 def _department_removed(facts: Facts, event: events.DepartmentRemoved) -> None:
     del facts.departments[event.department]
     facts.accounts.forget_department(event.department)
+    facts.limits.forget_department(event.department)
     set_departments(facts)
 
 

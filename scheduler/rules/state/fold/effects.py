@@ -21,6 +21,7 @@ from scheduler.rules.entities.ledger import (
     granted,
 )
 from scheduler.rules.entities.workers import Window, Worker
+from scheduler.rules.state.departments import limited_above
 from scheduler.rules.state.facts import Facts
 
 
@@ -77,6 +78,14 @@ def set_departments(facts: Facts) -> None:
             each.leaving += company.leaving
             each.last_selected = max(each.last_selected, company.last_selected)
     set_department_quotas(facts)
+    if facts.limits.values:
+        set_limits(facts, *facts.companies)
+
+
+def set_limits(facts: Facts, *companies: str) -> None:
+    """Whom limits of these companies, of their users and of the departments above keep out is found anew (N1, H12)."""
+    for name in companies:
+        facts.queue.set_limits(name, facts.limits, limited_above(facts, name))
 
 
 def count_request(facts: Facts, app: App, request: Resources) -> None:

@@ -272,6 +272,7 @@ EVENTS: list[Event] = [
     WorkerProbed(worker="w1"),
     WorkerCleared(worker="w1", reason="ended-well"),
     LimitSet(name="max_cores", value=100, company="acme", user="*"),
+    LimitSet(name="max_cores", value=100, department="research"),
     AppWarned(app="a3", signal="USR1"),
     AppExtended(app="a3", max_runtime_s=9000),
     AppExpired(app="a3"),

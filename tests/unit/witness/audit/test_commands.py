@@ -187,6 +187,7 @@ def departed() -> list[Fact]:
     cluster.turn(MoveCompany(company="acme", department="d2"))
     cluster.submit("a1", 8)
     cluster.turn(ChangeDepartment(department="d1", borrow_limit="none"))
+    cluster.turn(SetLimit(scope="department", name="max_cores", department="d1", value=8))
     cluster.turn(MoveCompany(company="acme", department="d1"), RemoveDepartment(department="d2"))
     return facts(cluster)
 

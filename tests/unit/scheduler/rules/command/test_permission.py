@@ -148,6 +148,7 @@ COMMANDS: list[tuple[Verb, str, Command]] = [
     ("users", "acme", ShowApps(company="acme", shown=True)),
     ("users", "acme", SetLimit(scope="user", name="max_cores", company="acme", user="ann", value=4)),
     ("cluster", "", SetLimit(scope="company", name="max_cores", company="acme", value=4)),
+    ("cluster", "", SetLimit(scope="department", name="max_cores", department="d1", value=4)),
     ("cluster", "", ConfigureCluster(settings={"placement": "pack"})),
     ("cluster", "", ChangeEdition(edition=3)),
     ("cluster", "", RegisterKind(kind="gpu")),

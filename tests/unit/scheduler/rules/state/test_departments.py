@@ -5,27 +5,31 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from scheduler.model.commands import (
     AddDepartment,
     ChangeDepartment,
     Command,
+    EndApp,
     EndedExecutor,
     MoveCompany,
     RegisterCompany,
     RegisterKind,
     RemoveCompany,
     RemoveDepartment,
+    SetLimit,
     SubmitApp,
 )
-from scheduler.model.errors import InvalidCommand, QuotaExceeded, UnknownCompany, UnknownKind
+from scheduler.model.errors import InvalidCommand, LimitExceeded, QuotaExceeded, UnknownCompany, UnknownKind
 from scheduler.model.events import AppAdmitted, CompanyMoved, DepartmentAdded, DepartmentChanged, DepartmentRemoved
 from scheduler.model.quota import Quota
 from scheduler.model.resources import Resources
 from scheduler.rules.share.entitlement import entitlement
+from scheduler.rules.state.records import lines, restored
 from scheduler.rules.view.unmet import unmet
-from scheduler.rules.view.views import companies, departments, shares
-from tests.property.given import Cluster
+from scheduler.rules.view.views import companies, departments, limits, shares
+from tests.property.given import Cluster, submission
 from witness.pending_reasons import waits_for
 
 
@@ -294,3 +298,85 @@ def test_departments_are_at_most_a_thousand() -> None:
     cluster.turn(*[department(f"d{number}") for number in range(1000)])
     with pytest.raises(InvalidCommand, match="there are 1000 departments, the most; remove one first"):
         cluster.turn(department("more"))
+
+
+def limited(name: str, value: int | None, department: str = "r") -> SetLimit:
+    return SetLimit(scope="department", name=name, value=value, department=department)
+
+
+def sized(app: str, company: str, cores: int) -> SubmitApp:
+    return submission(app, cores, company=company, user="u")
+
+
+@pytest.mark.parametrize(
+    ("limit", "most", "why"),
+    [
+        ("max_cores", 8, "limit max_cores of department r: claims 8 of 8, 4 asked"),
+        ("max_memory_mb", 5000, "limit max_memory_mb of department r: claims 4096 of 5000, 2048 asked"),
+        ("max_running_apps", 1, "limit max_running_apps of department r: runs 1 of 1, 1 asked"),
+    ],
+)
+def test_a_limit_of_a_department_passes_over_all_companies_in_it(limit: str, most: int, why: str) -> None:
+    cluster = made(department("inner", parent="r"), MoveCompany(company="b", department="inner"), limited(limit, most))
+    cluster.turn(sized("a1", "a", 8), sized("c1", "c", 8))
+    cluster.turn(sized("b1", "b", 4))
+    waits = waits_for(cluster.state, cluster.state.apps["b1"])
+    assert waits is not None
+    assert (waits.cause, waits.rule, waits.tell()[0]) == ("beyond-limit", "N2", why)
+    assert waits.tell()[1]["department"] == "r"
+    again = restored(list(lines(cluster.state)))
+    assert again.digest() == cluster.state.digest()
+    same = waits_for(again, again.apps["b1"])
+    assert same is not None
+    assert same.tell() == waits.tell()
+    (shown,) = limits(cluster.state)
+    assert (shown.scope, shown.department, shown.company, shown.value) == ("department", "r", None, most)
+    assert shown.present == {"max_cores": 8, "max_memory_mb": 4096, "max_running_apps": 1}[limit]
+    cluster.turn(EndApp(app="a1", reason="finished"))
+    cluster.turn(*[EndedExecutor(executor=one, reason="exited") for one in list(cluster.state.apps["a1"].executors)])
+    assert cluster.state.apps["b1"].executors
+
+
+def test_who_leaves_a_department_leaves_its_limits() -> None:
+    cluster = made(limited("max_cores", 8))
+    cluster.turn(sized("a1", "a", 8), sized("b1", "b", 4))
+    assert sorted(name for name, app in cluster.state.apps.items() if app.admitted) in (["a1"], ["b1"])
+    cluster.turn(MoveCompany(company="b", department=""))
+    assert all(app.admitted for app in cluster.state.apps.values())
+    cluster.turn(MoveCompany(company="a", department=""), RemoveDepartment(department="r"), department("r"))
+    assert limits(cluster.state) == []
+    cluster.turn(MoveCompany(company="a", department="r"), sized("a2", "a", 16))
+    assert cluster.state.apps["a2"].admitted
+    cluster.check_replay()
+
+
+def test_what_alone_exceeds_a_limit_of_a_department_is_refused() -> None:
+    cluster = made(limited("max_cores", 8), limited("max_tasks", 100), limited("max_pending_apps", 1))
+    for app, why in (
+        (sized("a1", "a", 12), "max_cores of department r is 8.*requests 12 cores"),
+        (wants_all("a1", "a"), "max_tasks of department r is 100, and the app has 1000 tasks"),
+    ):
+        with pytest.raises(LimitExceeded, match=why):
+            cluster.turn(app)
+    cluster.turn(limited("max_tasks", None), sized("a1", "a", 8))
+    cluster.turn(sized("b1", "b", 4))
+    with pytest.raises(LimitExceeded, match="max_pending_apps of department r is 1"):
+        cluster.turn(sized("a2", "a", 4))
+    cluster.turn(sized("c1", "c", 30))
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        (limited("max_cores", 8, "x"), "there is no department 'x'"),
+        (limited("max_app_cores", 8), "a department has no limit max_app_cores"),
+        (limited("submit_per_minute", 8), "a department has no limit submit_per_minute"),
+        (limited("max_nothing", 8), "no limit is named 'max_nothing'"),
+        (replace(limited("max_cores", 8), company="a"), "names the department and nobody else"),
+        (replace(limited("max_cores", 8), department=None), "names the department and nobody else"),
+        (SetLimit(scope="company", name="max_cores", value=8, company="a", department="r"), "and nobody else"),
+    ],
+)
+def test_a_limit_that_no_department_has_is_refused(command: Command, why: str) -> None:
+    with pytest.raises(InvalidCommand, match=why):
+        made().turn(command)

@@ -612,6 +612,7 @@ CASES = [
     Case([], LimitSet(name="submit_per_minute", value=0), "N1", "limit 'submit_per_minute' cannot be 0"),
     Case([], LimitSet(name="max_cores", value=1, company="nobody"), "N1", "company 'nobody' is not registered"),
     Case([], LimitSet(name="max_cores", value=1, user="ann"), "N1", "company '' is not registered"),
+    Case([], LimitSet(name="max_cores", value=1, department="r"), "H12", "department 'r' does not exist"),
     Case([], CompanyRegistered(company="new", max_max_runtime_s=0), "X1", "apps of company 'new' cannot run for less"),
     Case([], replace(queued("new"), max_runtime_s=0), "X1", "app 'new' may run for 0 s"),
     Case([], replace(queued("new"), warn=Warn("USR1", 5)), "X2", "app 'new' cannot be warned 5 s before its end"),
