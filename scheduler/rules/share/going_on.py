@@ -95,6 +95,9 @@ class GoingOn:
                 theirs[app.spec.user] = [*(theirs.get(app.spec.user) or ()), app]
             elif name in self._looked.leaves:
                 return None
+        for name in changed:
+            if state.queue.companies[name].limit.above:  # others may enter in the same department (semantics H12)
+                return None
         for node in self._before.companies:
             name = node.name
             queue, selected = state.queue.companies[name], state.companies[name].last_selected

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ from scheduler.model.errors import InvalidCommand, LimitExceeded, QuotaExceeded,
 from scheduler.model.events import AppAdmitted, CompanyMoved, DepartmentAdded, DepartmentChanged, DepartmentRemoved
 from scheduler.model.quota import Quota
 from scheduler.model.resources import Resources
-from scheduler.rules.share.entitlement import entitlement
+from scheduler.rules.share.entitlement import entitlement, filling
 from scheduler.rules.state.records import lines, restored
 from scheduler.rules.view.unmet import unmet
 from scheduler.rules.view.views import companies, departments, limits, shares
@@ -348,6 +349,26 @@ def test_who_leaves_a_department_leaves_its_limits() -> None:
     cluster.turn(MoveCompany(company="a", department="r"), sized("a2", "a", 16))
     assert cluster.state.apps["a2"].admitted
     cluster.check_replay()
+
+
+def test_limits_of_departments_let_others_in_as_in_a_filling_that_begins_anew() -> None:
+    random, cluster = Random(7), made(department("inner", parent="r"), MoveCompany(company="b", department="inner"))
+    cluster.turn(limited("max_cores", 20), limited("max_running_apps", 3, "inner"))
+    for step in range(60):
+        ends = [app.id for app in cluster.state.apps.values() if app.admitted and app.ended is None]
+        stopping = [one.id for one in cluster.state.executors.values() if one.status == "stopping"]
+        cluster.turn(
+            sized(f"x{step}", random.choice("aabbc"), 4 * random.randint(1, 3)),
+            *[EndApp(app=name, reason="finished") for name in random.sample(ends, min(len(ends), step % 2))],
+            *[EndedExecutor(executor=one, reason="exited") for one in stopping],
+        )
+        state = cluster.state
+        here, anew = entitlement(state), filling(state)[0]
+        apps = [app for app in state.apps.values() if app.ended is None]
+        assert [here.units(app) for app in apps] == [anew.units(app) for app in apps]
+        claimed = [state.claims.of(name).claimed.cores for name in "ab"]
+        assert sum(claimed) <= 20
+        assert state.claims.of("b").apps <= 3
 
 
 def test_what_alone_exceeds_a_limit_of_a_department_is_refused() -> None:
