@@ -218,15 +218,12 @@ def limit_set(
     scope = scope if department is None else "department"
     values = params.single(change)
     kinds = [each["kind"] for each in session.ask("resources")]
-    from scheduler.rules.command.limiting import (  # noqa: PLC0415 (other verbs need no rules)
-        check_limit,
-        check_of_department,
-    )
+    from scheduler.rules.command import limiting  # noqa: PLC0415 (other verbs need no rules)
 
     for name, value in change:  # all of them or none
-        check_limit(name, value, kinds)
+        limiting.check_limit(name, value, kinds)
         if department is not None:
-            check_of_department(name)
+            limiting.check_of_department(name)
 
     def command(name: str) -> commands.SetLimit:
         who = {"company": company, "user": user, "department": department}
