@@ -546,11 +546,10 @@ def _no_standby(_: ClusterState, around: Around) -> Holds:
 
 
 def _failover(state: ClusterState, around: Around) -> Holds:
-    seen, known = around.failover, elected(state, around)
+    seen = around.failover
     if seen is not None and around.now - seen.at < FAILOVER_SHOWN_MS:
-        cost = ""
-        if known is not None and (known.master, known.before) == (seen.master, seen.before):
-            cost = f"; nobody served for at most {known.unserved_ms / 1000:.1f} s, and what ran went on"
+        spent = _unserved_then(state, around)
+        cost = spent and f"; nobody served{spent}, and what ran went on"
         yield (
             seen.master,
             f"master {seen.master} took over from {seen.before} {ago(around.now - seen.at)}{cost}",
@@ -648,9 +647,15 @@ def _never(state: ClusterState, _: Around, __: str) -> str:
 
 
 def _unserved_for(state: ClusterState, around: Around, _: str) -> str:
-    known = elected(state, around)
-    spent = "" if known is None else f" for at most {known.unserved_ms / 1000:.1f} s"
-    return f"nothing was decided{spent}, and what ran went on"
+    return f"nothing was decided{_unserved_then(state, around)}, and what ran went on"
+
+
+def _unserved_then(state: ClusterState, around: Around) -> str:
+    """For how long nobody served before the failover that was seen, in words; "" if the log has a later election."""
+    seen, known = around.failover, elected(state, around)
+    if seen is None or known is None or (known.master, known.before) != (seen.master, seen.before):
+        return ""
+    return f" for at most {known.unserved_ms / 1000:.1f} s"
 
 
 def _unchecked(state: ClusterState, around: Around, _: str) -> str:

@@ -28,8 +28,14 @@ class Elected(NamedTuple):
         """What `as_json` made."""
         return cls(said["master"], said["before"], said["at"], said["unservedMs"])
 
+    @property
+    def _s(self) -> str:
+        return f"{self.unserved_ms / 1000:.1f}"
+
     def __str__(self) -> str:
         """In words, without the master: "after m1; nobody served for at most 3.1 s"."""
         if not self.before:
             return "the first one"
-        return f"after {self.before}; nobody served for at most {self.unserved_ms / 1000:.1f} s"
+        if self.before == self.master:
+            return f"again, since it was cut from the store or that was gone; nobody served for at most {self._s} s"
+        return f"after {self.before}; nobody served for at most {self._s} s"

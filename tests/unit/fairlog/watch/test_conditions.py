@@ -364,6 +364,15 @@ def test_a_failover_is_told_with_its_cost_and_a_missing_master_with_since_when()
     assert failover.sentence == (
         "master two took over from one 5 min ago; nobody served for at most 2.0 s, and what ran went on"
     )
+    state.apply(MasterElected(master="two"), at + MIN_MS)
+    [later] = [each for each in found(state, around) if each.condition == "failover"]
+    assert (later.sentence, later.cost) == (
+        "master two took over from one 5 min ago",
+        "nothing was decided, and what ran went on",
+    )
+    again = elected(state, around)
+    assert again is not None
+    assert str(again).startswith("again, since it was cut from the store or that was gone; nobody served for at most ")
     [missing] = found(state, GOOD._replace(now=at, serving=None, log_at=at))
     assert missing.sentence == (
         f"no master is active, though 1 stands by; nothing is decided since {moment(at)}, and what runs goes on"
