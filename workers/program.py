@@ -121,18 +121,10 @@ class Program:
 
     def _note(self, ended: Completion | None) -> ExitNote:
         grant, used = self._grant, self._group.used
+        for last in self._group.ended[:1]:
+            self._keep(last)
         if ended is None:
             return ExitNote(app=grant.app, reason="killed", exit_code=STOPPED, unfit=self._unfit, used=used)
-        try:
-            group = self._group
-            self._door.keep_output(
-                {0: ended.output},
-                unwritten=group.unwritten,
-                why=group.why_unwritten,
-                used=Measured(ended.cpu_ms, ended.peak_mb),
-            )
-        except AWAY as error:
-            _log.warning("could not store the program's last output", executor=grant.executor, error=str(error))
         if ended.outcome == "unstartable" and grant.program:
             return ExitNote(
                 app=grant.app, reason="failed", exit_code=ended.exit_code, unstartable=ended.message, used=used
@@ -145,6 +137,19 @@ class Program:
             detail=ended.message,
             used=used,
         )
+
+    def _keep(self, last: Completion) -> None:
+        """Store what the program wrote before it ended, or was stopped."""
+        group = self._group
+        try:
+            self._door.keep_output(
+                {0: last.output},
+                unwritten=group.unwritten,
+                why=group.why_unwritten,
+                used=Measured(last.cpu_ms, last.peak_mb),
+            )
+        except AWAY as error:
+            _log.warning("could not store the program's last output", executor=self._grant.executor, error=str(error))
 
     def _on_term(self) -> None:
         self._stop = True

@@ -19,12 +19,15 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, TextIO, TypeVar, cast
 
 from fairlog.engines import script, wire
 
 POOL, SLOTS = "FAIRLOG_POOL", "FAIRLOG_POOL_SLOTS"
 """Variables: HOST:PORT of the pool, and how many workers there are to be."""
+SHOWN = "FAIRLOG_POOL_SHOWN"
+"""Variable: set if what calls print is to be shown where the pool is."""
 AUTHORITY, KEY = "FAIRLOG_POOL_AUTHORITY", "FAIRLOG_POOL_KEY"
 """Variables: whose certificates count, and the certificate and key of the app, as PEM."""
 PATIENCE_S = 10.0
@@ -108,13 +111,15 @@ def _names(piece: bytes) -> bool:
 class _WorkerProcess:
     """One process: takes calls in order and answers each, or returns it before it was begun."""
 
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
+    def __init__(self, connection: socket.socket, leave: Callable[[], None]) -> None:
+        self._connection, self._leave = connection, leave
         self._frames = wire.Frames()
         self._pending: deque[wire.Frame] = deque()
         self._lock = threading.Lock()
         self._began_s = 0.0
         """When the present call began; 0 between calls."""
+        self._call = 0
+        """The number of the present call."""
         self._busy = threading.Event()
         """A call has begun since the last look found none."""
         threading.Thread(target=self._watch, daemon=True).start()
@@ -126,6 +131,7 @@ class _WorkerProcess:
                 frame = self._pending.popleft() if self._pending else None
                 called = frame is not None and frame.kind == wire.CALL
                 self._began_s = time.monotonic() if called else 0.0
+                self._call = frame.call if frame is not None and called else 0
             if called and not self._busy.is_set():
                 self._busy.set()
             if frame is None:
@@ -133,9 +139,7 @@ class _WorkerProcess:
                     return
             elif frame.kind == wire.STOP or (frame.kind == wire.INITIALIZE and not self._initialized(frame)):
                 return
-            elif frame.kind == wire.INITIALIZE:
-                continue
-            else:
+            elif called:
                 self._answer(frame)
 
     def _receive(self) -> bool:
@@ -157,16 +161,25 @@ class _WorkerProcess:
     def _answer(self, frame: wire.Frame) -> None:
         began_s = time.perf_counter()
         kind, body = _outcome(frame.body)
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # whatever the call has left there
+            sys.stdout.flush()  # the end of the pool ends this process at once
+            sys.stderr.flush()
         answer = wire.framed(frame.call, kind, body, time.perf_counter() - began_s)
         with self._lock:
             self._send(answer)
+
+    def show(self, kind: int, text: str) -> None:
+        """Have the pool write what the present call has written; between calls the connection is read."""
+        with contextlib.suppress(OSError, ValueError), self._lock:  # the pool is gone
+            if self._began_s:
+                self._send(wire.framed(0, kind, (text.encode(errors="replace"),)))
 
     def _send(self, frame: Iterable[bytes]) -> None:
         for part in frame:
             self._connection.sendall(part)
 
     def _watch(self) -> None:
-        """Return the calls that wait behind a long one, also those that come while it is made."""
+        """Return the calls that wait behind a long one, also later ones; end if it is cancelled."""
         while True:
             self._busy.wait()
             time.sleep(_SHORT_S)
@@ -190,10 +203,50 @@ class _WorkerProcess:
                 pass
             finally:
                 self._connection.settimeout(None)
+            if any(frame.kind == wire.CANCEL and frame.call == self._call for frame in self._pending):
+                self._leave()
             calls = [frame for frame in self._pending if frame.kind == wire.CALL]
-            self._pending = deque(frame for frame in self._pending if frame.kind != wire.CALL)
+            self._pending = deque(frame for frame in self._pending if frame.kind not in {wire.CALL, wire.CANCEL})
             if calls:
                 self._send([b"".join(part for frame in calls for part in wire.framed(frame.call, wire.RETURNED))])
+
+
+class _Shown:
+    """A text stream of a worker's calls: what is written is kept as before, and shown by the pool, by lines."""
+
+    def __init__(self, kept: TextIO, show: Callable[[str], None]) -> None:
+        self._kept, self._show = kept, show
+        self._line = ""
+        self._pid = os.getpid()
+
+    def write(self, text: str) -> int:
+        """Keep the text, and show the lines that it ends."""
+        written = self._kept.write(text)
+        if os.getpid() == self._pid:  # not what a call has started, which has no connection
+            lines, end, self._line = (self._line + text).rpartition("\n")
+            if end or len(self._line) > _FRAME:
+                self._pass(f"{lines}{end}" if end else "")
+        return written
+
+    def _pass(self, lines: str) -> None:
+        if len(self._line) > _FRAME:
+            lines, self._line = lines + self._line, ""
+        self._show(lines)
+
+    def flush(self) -> None:
+        """Have the file take what was written, and show a line that was begun."""
+        self._kept.flush()
+        if self._line and os.getpid() == self._pid:
+            line, self._line = self._line, ""
+            self._show(line)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Write the lines."""
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - all else is the file's
+        return getattr(self._kept, name)
 
 
 def _outcome(body: bytes | bytearray) -> tuple[int, wire.Body]:
@@ -248,12 +301,16 @@ def _connected(tls: ssl.SSLContext, about: str) -> socket.socket:
             return connection
 
 
-def _be_worker(tls: ssl.SSLContext, slot: int) -> None:
-    """Work until the pool says stop or is gone."""
-    connection = _connected(tls, f"{os.environ['FAIRLOG_EXECUTOR_ID']} {slot} {os.getpid()}")
+def _be_worker(tls: ssl.SSLContext, slot: int, before: str, leave: Callable[[], None]) -> None:
+    """Work until the pool says stop or is gone; `before`: the process of the slot before, and how it ended."""
+    connection = _connected(tls, f"{os.environ['FAIRLOG_EXECUTOR_ID']} {slot} {os.getpid()} {before}")
     os.register_at_fork(after_in_child=connection.close)  # what a call leaves behind keeps no dead worker's connection
     script.begin()
-    _WorkerProcess(connection).work()
+    process = _WorkerProcess(connection, leave)
+    if os.environ.get(SHOWN):
+        sys.stdout = cast("TextIO", _Shown(sys.stdout, partial(process.show, wire.OUTPUT)))
+        sys.stderr = cast("TextIO", _Shown(sys.stderr, partial(process.show, wire.ERRORS)))
+    process.work()
 
 
 def main() -> int:
@@ -262,32 +319,52 @@ def main() -> int:
     tls = wire.context(os.environ[AUTHORITY], os.environ[KEY], server=False)
     told, tell = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     ended_well: set[int] = set()
+    cancelled: set[int] = set()
     alive: dict[int, int] = {}
     deaths, died_s = 0, 0.0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     for slot in range(slots):
-        alive[_forked(tls, slot, tell)] = slot
+        alive[_forked(tls, slot, tell, "")] = slot
     while alive:
-        pid, _ = os.wait()
+        pid, status = os.wait()
         if pid not in alive:
             continue
         slot = alive.pop(pid)
         with contextlib.suppress(BlockingIOError):
-            ended_well.update(map(int, os.read(told, 1 << 16).split()))
+            for word in map(int, os.read(told, 1 << 16).split()):
+                (ended_well if word > 0 else cancelled).add(abs(word))
         if pid in ended_well:  # whatever its exit code: a call may end its worker with any
             ended_well.remove(pid)
             continue
-        now_s = time.monotonic()
-        deaths = deaths + 1 if now_s < died_s + 60 else 1
-        died_s = now_s
-        if deaths > _DEATHS:
-            return 1
-        alive[_forked(tls, slot, tell)] = slot
+        if pid in cancelled:
+            cancelled.remove(pid)
+        else:
+            now_s = time.monotonic()
+            deaths = deaths + 1 if now_s < died_s + 60 else 1
+            died_s = now_s
+            if deaths > _DEATHS:
+                return 1
+        alive[_forked(tls, slot, tell, f"{pid} {_how_ended(status)}")] = slot
     return 0
 
 
-def _forked(tls: ssl.SSLContext, slot: int, tell: int) -> int:
-    """The process id of a new worker, which tells by the pipe that the pool has ended it or is gone."""
+def _how_ended(status: int) -> str:
+    """How a process has ended, in words."""
+    code = os.waitstatus_to_exitcode(status)
+    if code >= 0:
+        return f"exited with code {code}"
+    with contextlib.suppress(ValueError):
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"was killed by signal {-code}"
+
+
+def _forked(tls: ssl.SSLContext, slot: int, tell: int, before: str) -> int:
+    """The process id of a new worker, which tells by the pipe that the pool has ended it or is gone, or its call."""
+
+    def leave() -> None:
+        os.write(tell, b"-%d\n" % os.getpid())
+        os.kill(os.getpid(), signal.SIGKILL)
+
     pid = os.fork()
     if pid:
         return pid
@@ -295,7 +372,7 @@ def _forked(tls: ssl.SSLContext, slot: int, tell: int) -> int:
     code = 0
     try:
         with contextlib.suppress(OSError):  # the pool is gone
-            _be_worker(tls, slot)
+            _be_worker(tls, slot, before, leave)
         os.write(tell, b"%d\n" % os.getpid())
     except BaseException:  # noqa: BLE001 (a worker's end is told by its exit code)
         traceback.print_exc()

@@ -17,7 +17,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor as _Executor
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from functools import partial
@@ -33,6 +33,7 @@ from scheduler.model.commands import SubmitApp
 
 if TYPE_CHECKING:
     import ssl
+    from typing import TextIO
 
     from fairlog.engines.owner import Event
 
@@ -45,8 +46,8 @@ _HANDSHAKE_S = 10.0
 _HANDSHAKES = 64
 _MOST_RECORDS = 64
 """So much is read of a worker before the others have their turn: TLS gives at most 16 KiB at once."""
-_TOLD_WITHIN_S = 2.0
-"""How long a call that failed with its worker waits for the log to say why that ended."""
+_TOLD_WITHIN_S = 5.0
+"""How long a call that failed with its worker waits for the log, or for the worker after it, to say why that ended."""
 _LOOK_S = 1.0
 _BACK_WITHIN_S = 5.0
 """How long `cancel` waits for a call that lies at a worker to begin, or to come back: most need some 20 ms."""
@@ -64,6 +65,7 @@ class _Future(Future[T]):
     """Told when a call that lay at a worker begins or comes back."""
     _lies = False
     _pool: threading.Thread | None = None
+    _owner: _WorkerPool | None = None
 
     def lie(self, pool: threading.Thread) -> None:
         """The call lies at a worker, behind another one; `pool` is the thread that hears of it."""
@@ -80,8 +82,31 @@ class _Future(Future[T]):
                 self._lies = False
                 self._moved.notify_all()
 
-    def cancel(self) -> bool:
-        """As `concurrent.futures` does; for a call that lies at a worker, once it has begun or has come back."""
+    def of(self, pool: _WorkerPool) -> _Future[T]:
+        """The future itself, of a call that the pool makes."""
+        self._owner = pool
+        return self
+
+    def give_up(self) -> None:
+        """The call was running, and is cancelled."""
+        self.go_on(back=True)
+        super().cancel()
+        self.set_running_or_notify_cancel()
+
+    def cancel(self, *, running: bool = False) -> bool:
+        """As `concurrent.futures` does; for a call that lies at a worker, once it has begun or has come back.
+
+        `running`: a call that has begun is ended as well, with the process that makes it. Returns False if that took
+        longer than a few seconds.
+        """
+        if self._cancel_waiting() or not running or self.done() or self._owner is None:
+            return self.cancelled()
+        self._owner.end_call(self)
+        if threading.current_thread() is not self._pool:
+            wait([self], _BACK_WITHIN_S)
+        return self.cancelled()
+
+    def _cancel_waiting(self) -> bool:
         if not super().cancel() and self._lies and threading.current_thread() is not self._pool:
             with self._moved:
                 self._moved.wait_for(lambda: not self._lies, _BACK_WITHIN_S)
@@ -89,17 +114,21 @@ class _Future(Future[T]):
 
 
 class _PendingCall:
-    __slots__ = ("body", "future", "tries")
+    __slots__ = ("body", "cancelled", "future", "tries")
 
     def __init__(self, future: _Future[Any], body: wire.Body) -> None:
         self.future, self.body, self.tries = future, body, 0
+        self.cancelled = False
 
 
 class _Link:
     """A worker's connection, the calls that lie there in order, and what is to be sent."""
 
-    def __init__(self, connection: socket.socket, executor: str) -> None:
-        self.connection, self.executor = connection, executor
+    def __init__(self, connection: socket.socket, about: str) -> None:
+        self.connection = connection
+        self.executor, _, self.process, before, self.how = (*about.split(" ", 4), *[""] * 4)[:5]
+        self.before = before
+        """The process of which this one is the successor, and how it ended."""
         self.frames = wire.Frames()
         self.calls: dict[int, _PendingCall] = {}
         self.out = wire.Outgoing()
@@ -141,7 +170,10 @@ class _WorkerPool:
         self._events: deque[Event] = deque()
         self._why: dict[str, str] = {}
         """Executor -> why it failed, as the log says."""
-        self._doomed: list[tuple[float, _PendingCall, str]] = []
+        self._ends: dict[tuple[str, str], str] = {}
+        """Executor and process -> how it ended, as its successor says."""
+        self._doomed: list[tuple[float, _PendingCall, _Link]] = []
+        self._cancelled: deque[_Future[Any]] = deque()
         self._selector = selectors.DefaultSelector()
         self._woken, self._waker = socket.socketpair()
         self._woken.settimeout(0)
@@ -177,6 +209,11 @@ class _WorkerPool:
     def hear(self, event: Event) -> None:
         """Take an event of the app."""
         self._events.append(event)
+        self._wake()
+
+    def end_call(self, future: _Future[Any]) -> None:
+        """End the call, which is running, and the worker process that makes it."""
+        self._cancelled.append(future)
         self._wake()
 
     def close(self, *, cancel: bool = False) -> None:
@@ -240,6 +277,8 @@ class _WorkerPool:
             self._take(self._events.popleft())
         while self._arrived:
             self._welcome(self._arrived.popleft())
+        for _ in range(len(self._cancelled)):
+            self._end_running(self._cancelled.popleft())
         self._dispatch()
         self._bury()
         self._adapt()
@@ -262,7 +301,7 @@ class _WorkerPool:
             about = wire.welcome(connection).decode(errors="replace")
             connection.settimeout(0)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._arrived.append(_Link(connection, about.partition(" ")[0]))
+            self._arrived.append(_Link(connection, about))
             if self._ended:
                 connection.close()
             self._wake()
@@ -273,6 +312,8 @@ class _WorkerPool:
 
     def _welcome(self, link: _Link) -> None:
         self._links.add(link)
+        if link.before:
+            self._ends[link.executor, link.before] = link.how
         self._selector.register(link.connection, selectors.EVENT_READ, link)
         if self.initializer:
             link.out.put(wire.framed(0, wire.INITIALIZE, self.initializer))
@@ -307,6 +348,9 @@ class _WorkerPool:
             first.future.go_on()
 
     def _answer(self, link: _Link, frame: wire.Frame) -> None:
+        if frame.kind in {wire.OUTPUT, wire.ERRORS}:
+            _print(sys.stdout if frame.kind == wire.OUTPUT else sys.stderr, frame.body)
+            return
         if frame.kind == wire.BROKEN:
             self._break(pickle.loads(frame.body))  # noqa: S301 (of this user's own worker, by the app's key)
             return
@@ -360,6 +404,24 @@ class _WorkerPool:
             self._send(link)
         return bool(self.calls)
 
+    def _end_running(self, future: _Future[Any]) -> None:
+        """Have the worker that makes the call end; one that no worker makes is cancelled at once."""
+        for link in self._links:
+            for place, (number, call) in enumerate(link.calls.items()):
+                if call.future is future and place == 0:
+                    call.cancelled = True
+                    link.out.put(wire.framed(number, wire.CANCEL))
+                    self._send(link)
+                    return
+                if call.future is future:
+                    self._cancelled.append(future)  # until it begins or has come back
+                    return
+        for call in self.calls:
+            if call.future is future:
+                self.calls.remove(call)
+                future.give_up()
+                return
+
     def _flush(self, link: _Link) -> None:
         """Send what the connection takes now, and wait for the rest."""
         before = bool(link.out)
@@ -380,8 +442,10 @@ class _WorkerPool:
         for number, call in enumerate(link.calls.values()):
             call.tries += number == 0
             call.future.go_on(back=number > 0)
-            if call.tries > self._retries:
-                self._doomed.append((time.monotonic() + _TOLD_WITHIN_S, call, link.executor))
+            if call.cancelled:
+                call.future.give_up()
+            elif call.tries > self._retries:
+                self._doomed.append((time.monotonic() + _TOLD_WITHIN_S, call, link))
             else:
                 again.append(call)
         self.calls.extendleft(reversed(again))
@@ -389,13 +453,14 @@ class _WorkerPool:
     def _bury(self) -> None:
         """Fail the calls whose workers were lost too often, once the log says why, or after a while."""
         waiting = []
-        for due_s, call, executor in self._doomed:
-            why = self._why.get(executor)
-            if why is None and time.monotonic() < due_s:
-                waiting.append((due_s, call, executor))
+        for due_s, call, link in self._doomed:
+            why, how = self._why.get(link.executor), self._ends.get((link.executor, link.process))
+            if why is None and how is None and time.monotonic() < due_s:
+                waiting.append((due_s, call, link))
                 continue
-            said = f"; executor {executor} {why}" if why else ""
-            call.future.set_exception(WorkerLost(f"the call's worker was lost {call.tries} times{said}"))
+            times = "once" if call.tries == 1 else f"{call.tries} times"
+            said = f"; executor {link.executor} {why}" if why else f"; it {how}" if how else ""
+            call.future.set_exception(WorkerLost(f"the call's worker was lost {times}{said}"))
         self._doomed = waiting
 
     def _take(self, event: Event) -> None:
@@ -493,6 +558,14 @@ class _WorkerPool:
             each.close()
 
 
+def _print(stream: TextIO | None, text: bytes | bytearray) -> None:
+    """Print what a call has printed; not where nothing can be printed."""
+    if stream is not None:
+        with suppress(OSError, ValueError):
+            stream.write(text.decode(errors="replace"))
+            stream.flush()
+
+
 def _is_open(future: Future[Any]) -> bool:
     """Whether the call is to be made, for the first time or again; it is running from then on."""
     state = future._state  # noqa: SLF001 (there is no other way to tell)
@@ -525,7 +598,8 @@ class Executor(_Executor):
     An executor has `cores` cores and `memory_mb`, and runs as many calls at once. There are `executors` of them, or as
     many as run `max_workers` calls at once, or with `elastic` (MIN, MAX) as many as the calls need within these bounds;
     one that was not needed for `idle_s` is returned. A call whose worker dies is made again, at most `retries` times:
-    then it raises `WorkerLost`.
+    then it raises `WorkerLost`, which says how that ended. What calls print is kept as output of the app, and printed
+    here as well, line by line, unless `show` is false.
 
     The workers run `python` (this interpreter, at the same path) with this process's `sys.path` and the variables
     `env`. They connect to `host`, which they must be able to reach; it is this machine for a cluster on it.
@@ -547,6 +621,7 @@ class Executor(_Executor):
         name: str = "functions",
         retries: int = 3,
         idle_s: float = 10.0,
+        show: bool = True,
         initializer: Callable[..., object] | None = None,
         initargs: tuple[Any, ...] = (),
         env: Mapping[str, str] | None = None,
@@ -583,6 +658,7 @@ class Executor(_Executor):
             worker.AUTHORITY: keys.authority,
             worker.KEY: chain,
             worker.SLOTS: str(cores),
+            **({worker.SHOWN: "1"} if show else {}),
         }
         asked = executors if elastic is None else elastic[0]
         tls = wire.context(keys.authority, chain, server=True)
@@ -620,9 +696,9 @@ class Executor(_Executor):
         self._collected = weakref.finalize(self, pool.close)
         self._collected.atexit = False
 
-    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:  # noqa: ANN401
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> _Future[T]:  # noqa: ANN401
         """Make a call on a worker. Raises: RuntimeError after the shutdown; BrokenProcessPool."""
-        future: _Future[T] = _Future()
+        future: _Future[T] = _Future[T]().of(self._pool)
         try:
             body = worker.dumped((fn, args, kwargs))
         except Exception as error:  # noqa: BLE001 (as with a process pool, the future says that it cannot be pickled)

@@ -19,8 +19,9 @@ NOT_NOW = (ssl.SSLWantReadError, ssl.SSLWantWriteError, BlockingIOError)
 """What a connection without a timeout raises that has nothing to give, or takes nothing now."""
 HEADER = struct.Struct("!QQBd")
 """Of a frame: the length of its body, the number of the call, its kind, and the seconds that the call took."""
-CALL, RESULT, ERROR, RETURNED, INITIALIZE, BROKEN, STOP = range(7)
-"""Kinds of frames: a call and its outcomes; a call that was not begun; the first call, and its failure; the end."""
+CALL, RESULT, ERROR, RETURNED, INITIALIZE, BROKEN, STOP, CANCEL, OUTPUT, ERRORS = range(10)
+"""Kinds of frames: a call and its outcomes; a call that was not begun; the first call, and its failure; the end; that
+of a call that runs; what calls write to stdout, and to stderr."""
 Body = tuple[bytes, ...]
 """What a frame carries, in pieces that nobody changes any more: large ones are sent as they are, not copied."""
 _LARGE = 1 << 15

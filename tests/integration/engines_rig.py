@@ -110,6 +110,11 @@ def hold(folder: str, number: int) -> int:
     return number
 
 
+def complain(text: str) -> None:
+    """Write to stdout without ending the line."""
+    sys.stdout.write(text)
+
+
 def die(_: object = None) -> None:
     """End the worker as a crash does."""
     os.kill(os.getpid(), signal.SIGKILL)

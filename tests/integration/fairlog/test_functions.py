@@ -173,9 +173,50 @@ def test_what_a_script_leaves_in_its_globals_on_a_worker_its_calls_find_there(cl
 
 def test_a_call_that_kills_its_worker_is_made_again_so_often_and_no_more(cluster: Site) -> None:
     with Executor(**cluster.asks, cores=1, retries=1) as pool:
-        with pytest.raises(WorkerLost, match="the call's worker was lost 2 times"):
+        with pytest.raises(WorkerLost, match="the call's worker was lost 2 times; it was killed by SIGKILL"):
             pool.submit(calls.die).result()
         assert pool.submit(pow, 2, 2).result() == 4
+
+
+@pytest.mark.parametrize(
+    ("function", "argument", "how"),
+    [(signal.raise_signal, signal.SIGSEGV, "was killed by SIGSEGV"), (os._exit, 3, "exited with code 3")],
+)
+def test_a_lost_worker_is_said_to_have_ended_as_it_did(
+    cluster: Site, function: Callable[[int], object], argument: int, how: str
+) -> None:
+    lost = pytest.raises(WorkerLost, match=f"the call's worker was lost once; it {how}$")
+    with Executor(**cluster.asks, retries=0) as pool, lost:
+        pool.submit(function, int(argument)).result(HOPELESS_S)
+
+
+def test_a_call_that_runs_can_be_cancelled_and_its_worker_has_a_successor(
+    cluster: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However often: a worker that is ended so has not died."""
+    monkeypatch.setattr(functions, "_BACK_WITHIN_S", HOPELESS_S)
+    with Executor(**cluster.asks, retries=0) as pool:
+        for number in range(25):
+            future = pool.submit(calls.hold, str(tmp_path), number)
+            wait_until((tmp_path / str(number)).exists, "the call")
+            assert not future.cancel()
+            assert future.cancel(running=True)
+            assert future.cancelled()
+        assert pool.submit(pow, 2, 2).result(HOPELESS_S) == 4
+        done = pool.submit(pow, 2, 3)
+        assert done.result(HOPELESS_S) == 8
+        assert not done.cancel(running=True)
+    assert cluster.wait_for_end(pool.app)["state"] == "finished"
+
+
+@pytest.mark.parametrize("show", [True, False])
+def test_what_calls_print_is_kept_and_shown(cluster: Site, capsys: pytest.CaptureFixture[str], *, show: bool) -> None:
+    with Executor(**cluster.asks, show=show) as pool:
+        pool.submit(print, "one line").result(HOPELESS_S)
+        pool.submit(calls.complain, "no line").result(HOPELESS_S)
+    assert capsys.readouterr() == ("one line\nno line" if show else "", "")
+    cluster.wait_for_end(pool.app)
+    wait_until(lambda: cluster.shell.ok("logs", pool.app, "--executor", "0") == "one line\nno line", "what was kept")
 
 
 def test_memory_beyond_the_grant_is_named_with_both_numbers(cluster: Site) -> None:

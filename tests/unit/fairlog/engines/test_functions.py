@@ -70,7 +70,7 @@ def test_a_call_that_reaches_a_worker_while_it_makes_a_long_one_comes_back() -> 
     told, tell = os.pipe()
     frames = wire.Frames()
     with here, there, os.fdopen(told, "rb"), os.fdopen(tell, "wb", buffering=0) as pipe:
-        process = _WorkerProcess(there)
+        process = _WorkerProcess(there, print)
         thread = threading.Thread(target=process.work)
         thread.start()
         here.sendall(b"".join(wire.framed(1, wire.CALL, dumped((os.read, (told, 1), {})))))
