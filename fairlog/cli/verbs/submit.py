@@ -672,6 +672,11 @@ def run(
         try:
             if not quiet:
                 render.say(f"{request.app} submitted")
+            if request.executor_program:
+                render.say(
+                    "note: what executors' programs print is not shown here; "
+                    f"`fairlog logs {request.app} --executor N` prints what one of them has written, from 0 on"
+                )
             stopped.due = True
             follow(silent=Reasons(session, request.app).look)
             return _wait(session, request, answer.seq, shown=True, quiet=quiet)

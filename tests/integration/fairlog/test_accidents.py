@@ -155,7 +155,8 @@ def test_a_program_that_fails_for_good_gives_its_own_exit_code(shell: Shell) -> 
     shell.ok("settings", "set", "max_executor_failures=1")
     typed = *WHO.split(), "--executor-program", "--executors", "1", "--", "sh", "-c", "exit 7"
     try:
-        assert shell.run("run", *typed).code == 7
+        ran = shell.run("run", *typed)
+        assert (ran.code, f"`fairlog logs {ran.err.split()[0]} --executor N`" in ran.err) == (7, True)
         assert shell.run("submit", "--wait", *typed).code == 7
     finally:
         shell.ok("settings", "set", "max_executor_failures=10")
