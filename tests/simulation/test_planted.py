@@ -14,14 +14,17 @@ from fairlog.api.sender import CommandSender
 from fairlog.api.sight import Sight
 from scheduler.model.commands import IssueToken
 from scheduler.model.errors import NoMaster
-from scheduler.model.events import AppRemoved, Event, ExecutorRemoved, ExecutorRevoked, KeyChanged
+from scheduler.model.events import AppRemoved, Event, ExecutorAllocated, ExecutorRemoved, ExecutorRevoked, KeyChanged
 from scheduler.model.grants import Grant, diff
 from scheduler.model.resources import NOTHING
 from scheduler.model.sender import NOBODY, By
+from scheduler.rules.command import windows
 from scheduler.rules.command.decide import decide
+from scheduler.rules.entities.apps import App
 from scheduler.rules.entities.labels import Term
 from scheduler.rules.entities.workers import Worker
 from scheduler.rules.share.fill import GroupTree, Leaf
+from scheduler.rules.stage import granting
 from scheduler.rules.stage.needs import _Telling
 from scheduler.rules.stage.sharing import shared
 from scheduler.rules.state.cluster import ClusterState
@@ -242,6 +245,17 @@ def the_others_go_on_without_one_of_their_gang(patch: pytest.MonkeyPatch) -> Non
     patch.setattr("scheduler.rules.command.decide.broken_up", lambda *_: [])
 
 
+def a_gang_is_granted_what_has_room(patch: pytest.MonkeyPatch) -> None:
+    """And the log takes it: else it refuses the first event after a part of a gang."""
+
+    def fitting(state: ClusterState, app: App, at: int, most: Any, without: Any = ()) -> list[ExecutorAllocated]:
+        tried = [granting._placed(state, app, at, most, without, demand) for demand in windows.tries(state, app, at)]
+        return next(filter(None, tried), [])
+
+    patch.setattr(granting, "_place", fitting)
+    patch.setattr("scheduler.rules.state.cluster.of_whole_gang", lambda *_: None)
+
+
 def failed_tasks_are_tried_again_at_once(patch: pytest.MonkeyPatch) -> None:
     waiting = "if backoff_s > 0 then\n        task.due_at"
     assert waiting in worklist_lua.STEP
@@ -356,6 +370,7 @@ PLANTS: dict[Plant, Found] = {
     windows_keep_nobody_out: Found("W14"),
     targets_lend_their_room_for_any_time: Found("H11"),
     the_others_go_on_without_one_of_their_gang: Found("G8", from_seed=200),
+    a_gang_is_granted_what_has_room: Found("G8", from_seed=340),
     failed_tasks_are_tried_again_at_once: Found(6),
     masters_permit_everything: Found(9, accounts=True),
     unsigned_messages_are_taken: Found(9, from_seed=40, accounts=True),
