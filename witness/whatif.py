@@ -25,6 +25,7 @@ from scheduler.model import commands, events
 from scheduler.model.commands import Command, ConfigureCluster, RegisterCompany, RegisterWorker
 from scheduler.model.errors import CommandRejected, InvalidCommand, NotAllowed, UnknownCompany
 from scheduler.model.events import (
+    AppRegistered,
     ClusterConfigured,
     CommandRefused,
     EditionChanged,
@@ -38,6 +39,7 @@ from scheduler.model.resources import Resources
 from scheduler.model.sender import ASSUMED
 from scheduler.rules.checks.validate import changed_settings, in_force, of_now
 from scheduler.rules.command.decide import check_edition
+from scheduler.rules.command.programs import hindered
 from scheduler.rules.entities.apps import App
 from scheduler.rules.entities.grants import Allocation
 from scheduler.rules.simulate import NEVER
@@ -219,10 +221,16 @@ class World:
 
 
 def check_rules(rules: Rules, turns: Sequence[LoggedTurn]) -> None:
-    """Raises: CommandRejected if a setting or the edition is invalid or a quota names an unknown company."""
+    """Raises: CommandRejected if a setting or the edition is invalid or a quota names an unknown company.
+
+    Settings under which there are no gangs are so for a log that has any: nothing would tell that they are left out.
+    """
     if rules.edition is not None:
         check_edition(rules.edition)
-    changed_settings(ClusterConfigured(), rules.settings)
+    why = hindered(changed_settings(ClusterConfigured(), rules.settings))
+    gangs = [each.app for turn in turns for each in turn.events if isinstance(each, AppRegistered) and each.gang]
+    if gangs and why is not None:
+        raise InvalidCommand(f"app {gangs[0]!r} of the log is a gang, and {why}; leave that setting out")
     begun = turns[0].events if turns else []
     if rules.edition is None and begun and not any(isinstance(event, EditionChanged) for event in begun):
         raise InvalidCommand(f"the log begins by an earlier edition of the rules; give --edition {ENTITLED}")

@@ -16,6 +16,7 @@ import pytest
 
 import fairlog
 from fairlog.client import AsyncClient, Client
+from scheduler.model.errors import InvalidCommand
 from tests.integration.cli_rig import Shell
 from tests.waiting import HOPELESS_S, wait_until
 
@@ -185,3 +186,21 @@ def test_an_array_is_a_job_for_each_of_its_values() -> None:
         )
         spans = sorted([int(line) for line in job.result(timeout=HOPELESS_S).split()] for job in clock)
         assert [begun >= ended for (_, ended), (begun, _) in pairwise(spans)] == [True, True]
+
+
+@pytest.mark.usefixtures("at_home")
+def test_a_gang_is_submitted_by_either_client() -> None:
+    about: dict[str, Any] = {"company": "acme", "user": "ann", "executor_program": True, "executor_cores": 1}
+    words = ["sh", "-c", 'test "$FAIRLOG_WORLD" = 2']
+    with Client() as client:
+        with pytest.raises(InvalidCommand, match="a gang is executors that run a program; add --executor-program"):
+            client.submit(words, company="acme", user="ann", gang=True)
+        app = client.submit(words, gang=True, executor_limit=2, **about)
+        assert (client.wait(app).state, client.wait(app).gang) == ("finished", True)
+
+    async def story() -> str:
+        async with AsyncClient() as twin:
+            app = await twin.submit(words, gang=True, executor_limit=2, **about)
+            return str((await twin.wait(app)).state)
+
+    assert asyncio.run(story()) == "finished"

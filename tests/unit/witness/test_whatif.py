@@ -10,9 +10,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fairlog.cli.exports import facts_of
-from scheduler.model.commands import AddAccount, EndApp, EndedExecutor, RegisterWorker
+from scheduler.model.commands import AddAccount, EndApp, EndedExecutor, RegisterWorker, SubmitApp
 from scheduler.model.errors import InvalidCommand, InvalidSetting, UnknownCompany
-from scheduler.model.events import RefusalsOmitted
+from scheduler.model.events import ExecutorAllocated, RefusalsOmitted
 from scheduler.model.sender import By, local
 from scheduler.rules import invariants
 from tests.property.given import Cluster, shared
@@ -250,3 +250,32 @@ def test_every_job_of_a_real_trace_ends() -> None:
         found: dict[str, Any] = run_trace(file.read(), Rules(), 3).report()
     assert (found["cluster"]["apps"], found["cluster"]["ended"]) == (3145, 3145)
     assert found["refused"] == 0
+
+
+def test_gangs_are_decided_again_as_a_whole() -> None:
+    made = with_gangs()
+    taken = logged(made)
+    same = other(taken, Rules(), check=True)
+    assert first_difference(as_logged(taken), same) is None
+    more = RegisterWorker(worker="more", node="n", host="n", cores=8, memory_mb=65536)
+    allocated = [event for _, event in other(taken, Rules(workers=[more]), check=True).decisions]
+    granted = [event.executor for event in allocated if isinstance(event, ExecutorAllocated)]
+    assert granted[:4] == ["g1.0", "g1.1", "g2.0", "g2.1"], "the second one needs not wait"
+
+
+@pytest.mark.parametrize("changes", [{"admission": "open"}, {"placement": "classic-spread"}])
+def test_settings_that_allow_no_gang_are_refused_for_a_log_that_has_one(changes: dict[str, Any]) -> None:
+    with pytest.raises(InvalidCommand, match=r"app 'g1' of the log is a gang, and .*; leave that setting out"):
+        check_rules(Rules(settings=changes), logged(with_gangs()))
+    check_rules(Rules(settings=changes), logged(shared(w0=8)))
+
+
+def with_gangs() -> Cluster:
+    """A gang that runs on both workers and ends, and one that waits for it and comes then."""
+    made = shared(w0=4, w1=4)
+    for name in ("g1", "g2"):
+        about: dict[str, Any] = {"executor_program": True, "gang": True, "executor_cores": 4, "executor_limit": 2}
+        made.turn(SubmitApp(app=name, company="acme", user="u", command=("x",), all_at_once=True, **about))
+    for name in ("g1.0", "g1.1"):
+        made.turn(EndedExecutor(executor=name, reason="exited", exit_code=0))
+    return made
