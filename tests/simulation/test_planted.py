@@ -256,6 +256,10 @@ def a_gang_is_granted_what_has_room(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("scheduler.rules.state.cluster.of_whole_gang", lambda *_: None)
 
 
+def targets_of_a_gang_end_one_by_one(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("scheduler.rules.stage.needs._with_gang", lambda _, target: [target])
+
+
 def failed_tasks_are_tried_again_at_once(patch: pytest.MonkeyPatch) -> None:
     waiting = "if backoff_s > 0 then\n        task.due_at"
     assert waiting in worklist_lua.STEP
@@ -371,6 +375,7 @@ PLANTS: dict[Plant, Found] = {
     targets_lend_their_room_for_any_time: Found("H11"),
     the_others_go_on_without_one_of_their_gang: Found("G8", from_seed=200),
     a_gang_is_granted_what_has_room: Found("G8", from_seed=340),
+    targets_of_a_gang_end_one_by_one: Found("G8", from_seed=390),
     failed_tasks_are_tried_again_at_once: Found(6),
     masters_permit_everything: Found(9, accounts=True),
     unsigned_messages_are_taken: Found(9, from_seed=40, accounts=True),
