@@ -83,7 +83,6 @@ def of_queue(job: SlurmJob) -> dict[str, Any]:
     app, code = job.app, job.code
     listed = None if job.indexes is None else jobs.spans(job.indexes)
     tres = f"cpu={job.cores},mem={job.memory}M,node={job.node_count},billing={job.cores}"
-    restarts = max([task["attempts"] - 1 for task in job.tasks if task["attempts"]], default=0)
     return {
         **_OF_JOBS,
         "account": app["company"],
@@ -116,7 +115,7 @@ def of_queue(job: SlurmJob) -> dict[str, Any]:
         "priority": app["priority"] + 1000,
         "qos": "normal",
         "requeue": not app.get("noRequeue"),
-        "restart_cnt": restarts,
+        "restart_cnt": job.restarts,
         "start_time": _seconds(job.start or app["beginAt"]),
         "state_description": "",
         "state_reason": job.reason,

@@ -34,7 +34,7 @@ PRELUDE = (
     + r"""
 how=${0%% *} w=${0#* } s=$1 stdin=$2
 [ -x "$s" ] || chmod 700 "$s"
-shift 2
+shift 3
 exec 3>&2 2>/dev/null
 set -m
 "$s" "$@" 2>&3 3>&- < "$stdin" &
@@ -57,9 +57,9 @@ trap - CHLD $((r - 128)); kill -$((r - 128)) $$; exit $r
 )
 """A shell's script. $0: whom a signal that the job was to get is for: `script`, `steps` or
 `either`, the script if there are no steps; in an array, also a signal and after how many seconds it comes. Then the
-copy of the script, its stdin and its arguments. The task's own process stays beside the script, so that it can pass
-signals on; of how the script has ended, bash knows more than the exit code of a `wait`. One that a signal has broken
-off is repeated.
+copy of the script, its stdin, the file of which it is a copy, and its arguments. The task's own process stays beside
+the script, so that it can pass signals on; of how the script has ended, bash knows more than the exit code of a
+`wait`. One that a signal has broken off is repeated.
 Programs write into their home, which a cell does not have: then the scratch folder stands for it."""
 
 
@@ -150,7 +150,24 @@ def shell() -> str:
     return "bash" if any(os.access(f"{path}/bash", os.X_OK) for path in ("/bin", "/usr/bin")) else "sh"
 
 
-def command_of(arguments: list[str], *, how: str, stdin: str, warn: tuple[str, int] | None = None) -> list[str]:
-    """The command that runs the script in a task; `warn`: the signal that it gets so many seconds after its start."""
+def command_of(
+    arguments: list[str], *, how: str, stdin: str, warn: tuple[str, int] | None = None, file: str = ""
+) -> list[str]:
+    """The command that runs the script in a task, a copy of the file.
+
+    `warn`: the signal that it gets so many seconds after its start.
+    """
     whom = how if warn is None else f"{how} {warn[0]} {warn[1]}"
-    return [shell(), "-c", PRELUDE, whom, NAME, stdin or "/dev/null", *arguments]
+    return [shell(), "-c", PRELUDE, whom, NAME, stdin or "/dev/null", file, *arguments]
+
+
+def is_of_batch(command: list[str]) -> bool:
+    """Whether the command runs a script as `command_of` has it."""
+    return command[2:3] == [PRELUDE] and len(command) > 6
+
+
+def typed(command: list[str]) -> str:
+    """The script's file and its arguments, "" if it has none; of any other command, the whole."""
+    if is_of_batch(command):
+        return " ".join(command[6:]) if command[6] else ""
+    return " ".join(command)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from fairlog.compat.slurm import times
+from fairlog.compat.slurm import batch, times
 from fairlog.compat.slurm.road import ApiRoad, Me
 from fairlog.compat.slurm.sbatch import PARTITION, members, signal_that_ended
 from fairlog.compat.slurm.words import SlurmError, listed, runs
@@ -77,6 +77,8 @@ class SlurmJob:
         indexes: list[int] | None = None,
     ) -> None:
         self.app, self.tasks, self.index, self.indexes = app, tasks, index, indexes
+        self.detail: dict[str, Any] = {}
+        """What the API tells of this app alone, where that has been asked for (`with_details`)."""
         self.number = app["submittedSeq"]
         self.state = self._state()
         self.ended = self.state in _ENDED
@@ -140,7 +142,9 @@ class SlurmJob:
     def reason(self) -> str:
         """Why it waits, or how it ended, in Slurm's words."""
         if self.state == "PENDING":
-            return reason_of(self.app)
+            found = reason_of(self.app)
+            in_turn = found == "None" and self.app["array"] and self.app["admittedAt"] and self._at_once()
+            return "JobArrayTaskLimit" if in_turn else found
         if self.app["state"] == "unmet":
             return "DependencyNeverSatisfied"
         return {
@@ -177,6 +181,11 @@ class SlurmJob:
         return max(0, ((self.end or times.now()) - self.start) // 1000)
 
     @property
+    def waited_s(self) -> int:
+        """For how many seconds it has waited, or did."""
+        return max(0, ((self.start or self.end or times.now()) - int(self.app["submittedAt"])) // 1000)
+
+    @property
     def limit_s(self) -> int | None:
         """Its time limit in seconds, None for none."""
         found = self.app["timeLimit"] if self.app["array"] else self.app["maxRuntime"]
@@ -205,6 +214,48 @@ class SlurmJob:
         if signals := [number for number in map(signal_that_ended, failed) if number]:
             return 0, max(signals)
         return max((task["exit_code"] for task in failed), default=1 if self.state == "FAILED" else 0), 0
+
+    @property
+    def restarts(self) -> int:
+        """How often it was put back, as far as that is known."""
+        again = [int(task["attempts"]) - 1 for task in self.tasks if task["attempts"]]
+        return max([int(self.detail.get("restarts") or 0), *again])
+
+    @property
+    def command(self) -> str:
+        """The script's file and its arguments; "(null)" of what has none, or is hidden from the caller."""
+        return batch.typed(self.detail.get("command") or []) or "(null)"
+
+    def file(self, name: str) -> str:
+        """The file of its `output` or `error`: the pattern with what stands for each of its parts."""
+        from scheduler.model.outputs import filled  # noqa: PLC0415 (few ask for it)
+
+        pattern = self.detail.get(name) or self.detail.get("output")
+        if not pattern:
+            return "(null)"
+        index = "" if self.index is None else str(self.index)
+        known = {
+            "j": f"{self.number}_{index}" if index else f"{self.number}",
+            "A": f"{self.number}",
+            "a": index or "0",
+            "x": str(self.app["name"]),
+            "u": str(self.app["user"]),
+            "N": self.nodes[0] if self.nodes else "",
+        }
+        return filled(pattern, known)
+
+    @property
+    def stdin(self) -> str:
+        """The file that it reads as its stdin."""
+        command = self.detail.get("command") or []
+        return str(command[5]) if batch.is_of_batch(command) else "/dev/null"
+
+    @property
+    def tres(self) -> str:
+        """What it is granted, as Slurm lists it; "N/A" before."""
+        if self.start is None:
+            return "N/A"
+        return f"cpu={self.cores},mem={self.memory}M,node={self.node_count},billing={self.cores}"
 
     @property
     def partition(self) -> str:
@@ -350,6 +401,31 @@ def chosen(road: ApiRoad, me: Me | None, wanted: dict[str, str]) -> dict[str, st
     if text := wanted.get("user"):
         query["users"] = ",".join((me or Me(road)).names(text)) or "-"
     return query
+
+
+def with_details(road: ApiRoad, found: list[SlurmJob]) -> None:
+    """Ask for what the API tells of the app of each job alone."""
+    known: dict[str, dict[str, Any]] = {}
+    for job in found:
+        name = job.app["app"]
+        if name not in known:
+            known[name] = road.get(f"/v1/apps/{name}")
+        job.detail = known[name]
+
+
+def with_numbers(road: ApiRoad, apps: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The apps, of which those that they wait for are named as Slurm names jobs: an array is all of its tasks."""
+    earlier = {name for app in apps for name in app["after"] or ()}
+    if not earlier:
+        return apps
+    known: dict[str, str] = {}
+    names = sorted(earlier)
+    for start in range(0, len(names), 500):
+        for one in ask(road, ids=",".join(names[start : start + 500]), everything="true"):
+            known[one["app"]] = f"{one['submittedSeq']}{'_*' if one['array'] else ''}"
+    return [
+        {**app, "after": {known.get(name, name): why for name, why in (app["after"] or {}).items()}} for app in apps
+    ]
 
 
 def always(value: object) -> Callable[[object], object]:

@@ -116,7 +116,7 @@ FIELDS: dict[str, tuple[int, Callable[[Row], object]]] = {
     "ReqMem": (10, _of_job(lambda row: size(row.job.memory, row.units))),
     "ReqNodes": (8, always(1)),
     "ReqTRES": (10, _of_job(_tres)),
-    "Reserved": (10, _of_job(lambda row: times.elapsed(_waited_s(row)))),
+    "Reserved": (10, _of_job(lambda row: times.elapsed(row.job.waited_s))),
     "Start": (19, lambda row: times.moment(row.job.start, "Unknown")),
     "State": (10, _state),
     "Submit": (19, lambda row: times.moment(row.job.app["submittedAt"], "Unknown")),
@@ -133,11 +133,6 @@ FIELDS: dict[str, tuple[int, Callable[[Row], object]]] = {
     "WorkDir": (20, _of_job(lambda row: row.job.app["cwd"] or "/")),
 }
 """Name -> the usual width, and what a line has there."""
-
-
-def _waited_s(row: Row) -> int:
-    until = row.job.start or row.job.end or times.now()
-    return max(0, (until - int(row.job.app["submittedAt"])) // 1000)
 
 
 def read_fields(text: str) -> list[tuple[str, int]]:

@@ -109,7 +109,8 @@ def run(words: list[str]) -> int:
     road = ApiRoad()
     me = Me(road)
     default = "wrap" if wrap is not None else "sbatch" if name in ("-", "/dev/stdin") else os.path.basename(name)  # noqa: PTH119 (as above)
-    fields, secrets = submission(asked, (script, rest[1:], default), road, me)
+    file = "" if wrap is not None or name in ("-", "/dev/stdin") else os.path.abspath(found(name))  # noqa: PTH100 (as above)
+    fields, secrets = submission(asked, (script, rest[1:], default, file), road, me)
     if note and "quiet" not in asked:
         say(note)
     if "test-only" in asked:
@@ -131,13 +132,13 @@ def found(name: str) -> str:
 
 
 def submission(
-    asked: SbatchOptions, batch_of: tuple[bytes, list[str], str], road: ApiRoad, me: Me
+    asked: SbatchOptions, batch_of: tuple[bytes, list[str], str, str], road: ApiRoad, me: Me
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """The fields of the app, and its variables; the batch is a script, its arguments and its usual name.
+    """The fields of the app, and its variables; the batch is a script, its arguments, its usual name and its file.
 
     Raises: Refused.
     """
-    script, arguments, default = batch_of
+    script, arguments, default, file = batch_of
     check_nodes(asked)
     tasks, per_task = processes_of(asked)
     cores = tasks * per_task
@@ -183,7 +184,7 @@ def submission(
         else:
             fields["warn"] = [signal, min(before, max(1, seconds - 1))]
     fields |= outputs(asked, indexes, cwd)
-    fields["command"] = batch.command_of(arguments, how=how, stdin=stdin_of(asked), warn=warn)
+    fields["command"] = batch.command_of(arguments, how=how, stdin=stdin_of(asked), warn=warn, file=file)
     secrets = exported(asked.get("export"))
     secrets |= told(asked, fields, tasks, per_task)
     secrets[SCRIPT] = b64encode(script).decode()
@@ -459,6 +460,7 @@ def read_dependencies(text: str | None) -> dict[str, Any]:
     found: dict[str, list[str]] = {}
     alone = False
     wrong = "Batch job submission failed: Job dependency problem"
+    text = text or None
     if text is not None and "?" in text:
         raise SlurmError(f"{wrong}: all of them must be met here; separate them by commas")
     for part in [] if text is None else text.split(","):
@@ -473,6 +475,8 @@ def read_dependencies(text: str | None) -> dict[str, Any]:
                 raise SlurmError(
                     f"{wrong}: a job starts when another one has begun, and no minutes later; leave out +N"
                 )
+            if "_" in job:
+                raise SlurmError(f"{wrong}: no job waits for a task of an array; name the whole, as {kind}:17")
             if not (job.isascii() and job.isdecimal()):
                 raise SlurmError(f"{wrong}: {kind} needs the ids of jobs, as {kind}:17")
             found.setdefault(_DEPENDENCIES[kind], []).append(job)

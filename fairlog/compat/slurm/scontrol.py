@@ -15,7 +15,6 @@ from fairlog.compat.slurm.road import ApiRoad, Problem
 from fairlog.compat.slurm.sbatch import PARTITION, members
 from fairlog.compat.slurm.tables import SCONTROL
 from fairlog.compat.slurm.words import SlurmError, read, without_effect
-from scheduler.model.outputs import filled
 
 _UNKNOWN = "Invalid job id specified"
 _LEFT = ("suspend", "resume", "top", "notify", "reboot", "create", "delete", "reconfigure", "shutdown", "takeover")
@@ -110,22 +109,22 @@ def _show_jobs(named: list[str], *, one_line: bool) -> int:
     wanted = jobs.Named([part for each in named for part in jobs.split(each)], "Invalid job id specified: ")
     ids = {"ids": ",".join(wanted.indexes)} if wanted.indexes else {}
     apps = jobs.ask(road, **ids, endedAfter=jobs.ended_since(jobs.MIN_JOB_AGE_S), tasks="true")
+    apps = jobs.with_numbers(road, apps)
     found = [job for app in apps for job in jobs.jobs_of(app, apart=False) if not wanted.indexes or wanted.takes(job)]
     if wanted.indexes and not found:
         sys.stderr.write(f"slurm_load_jobs error: {_UNKNOWN}\n")
         return 1
     if not found:
         return _print(["No jobs in the system"])
+    jobs.with_details(road, found)
     for job in found:
-        detail = road.get(f"/v1/apps/{job.app['app']}")
-        sys.stdout.write(_block(_job_lines(job, detail), one_line=one_line))
+        sys.stdout.write(_block(_job_lines(job), one_line=one_line))
     return 0
 
 
-def _job_lines(job: SlurmJob, detail: dict[str, Any]) -> list[str]:
-    app, code = job.app, job.code
+def _job_lines(job: SlurmJob) -> list[str]:
+    app, code, detail = job.app, job.code, job.detail
     at = times.moment
-    restarts = max([task["attempts"] - 1 for task in job.tasks if task["attempts"]], default=0)
     submitted = at(app["submittedAt"])
     programs = max(1, detail["executorLimit"] or 0) if detail.get("executorProgram") else 1
     each = max(1, job.cores // programs)
@@ -136,12 +135,13 @@ def _job_lines(job: SlurmJob, detail: dict[str, Any]) -> list[str]:
         else f" ArrayJobId={job.number} ArrayTaskId={job.id.partition('_')[2].strip('[]')}"
     )
     end = job.end or (None if job.start is None or job.limit_s is None else job.start + 1000 * job.limit_s)
+    requeue, exits = int(not detail["noRequeue"]), f"{code[0]}:{code[1]}"
     return [
         f"JobId={job.number}{index} JobName={app['name']}",
         f"UserId={app['user']}({os.getuid()}) GroupId={app['company']}({os.getgid()}) MCS_label=N/A",
         f"Priority={app['priority'] + 1000} Nice={-app['priority']} Account={app['company']} QOS=normal",
         f"JobState={job.state} Reason={job.reason} Dependency={jobs.after_of(app) or '(null)'}",
-        f"Requeue={int(not detail['noRequeue'])} Restarts={restarts} BatchFlag=1 Reboot=0 ExitCode={code[0]}:{code[1]}",
+        f"Requeue={requeue} Restarts={job.restarts} BatchFlag=1 Reboot=0 ExitCode={exits}",
         f"RunTime={times.elapsed(job.ran_s)} TimeLimit={times.elapsed(job.limit_s)} TimeMin=N/A",
         f"SubmitTime={submitted} EligibleTime={at(job.eligible, 'Unknown')}",
         f"StartTime={at(job.start or app['beginAt'], 'Unknown')} EndTime={at(end, 'Unknown')} Deadline=N/A",
@@ -152,29 +152,13 @@ def _job_lines(job: SlurmJob, detail: dict[str, Any]) -> list[str]:
         f"NumNodes={job.node_count} NumCPUs={job.cores} NumTasks={programs} CPUs/Task={each} ReqB:S:C:T=0:0:*:*",
         f"TRES=cpu={job.cores},mem={job.memory}M,node={job.node_count},billing={job.cores}",
         f"MinCPUsNode={job.cores} MinMemoryNode={job.memory}M MinTmpDiskNode=0",
-        f"Command={app['name']}",
+        f"Command={job.command}",
         f"WorkDir={folder}",
         *([f"Comment={app['comment']}"] if app.get("comment") else []),
-        f"StdErr={_file(job, detail.get('error') or detail.get('output'))}",
-        "StdIn=/dev/null",
-        f"StdOut={_file(job, detail.get('output'))}",
+        f"StdErr={job.file('error')}",
+        f"StdIn={job.stdin}",
+        f"StdOut={job.file('output')}",
     ]
-
-
-def _file(job: SlurmJob, pattern: str | None) -> str:
-    """The file of a job's output: the pattern with what stands for each of its parts."""
-    if not pattern:
-        return "(null)"
-    index = "" if job.index is None else str(job.index)
-    known = {
-        "j": f"{job.number}_{index}" if index else f"{job.number}",
-        "A": f"{job.number}",
-        "a": index or "0",
-        "x": str(job.app["name"]),
-        "u": str(job.app["user"]),
-        "N": job.nodes[0] if job.nodes else "",
-    }
-    return filled(pattern, known)
 
 
 def _show_nodes(named: list[str], *, one_line: bool) -> int:

@@ -91,7 +91,7 @@ FIELDS: dict[str, tuple[str, str, Callable[[SlurmJob], object]]] = {
     "g": ("GROUP", "GroupName", lambda job: job.app["company"]),
     "G": ("GROUP", "GroupID", always(0)),
     "h": ("OVER_SUBSCRIBE", "OverSubscribe", always("OK")),
-    "o": ("COMMAND", "Command", lambda job: job.app["name"]),
+    "o": ("COMMAND", "Command", lambda job: job.command),
     "O": ("CONTIGUOUS", "Contiguous", always(0)),
     "s": ("SELECT_JOBINFO", "SelectJobInfo", always("")),
     "v": ("RESERVATION", "Reservation", always(NO)),
@@ -108,11 +108,41 @@ FIELDS: dict[str, tuple[str, str, Callable[[SlurmJob], object]]] = {
     "J": ("THREADS_PER_CORE", "ThreadsPerCore", always("*")),
 }
 """Letter -> heading, long name, and what a job has there."""
+_WITHOUT_LETTERS: dict[str, tuple[str, Callable[[SlurmJob], object]]] = {
+    "BatchFlag": ("BATCH_FLAG", always(1)),
+    "Cluster": ("CLUSTER", always("fairlog")),
+    "cpus-per-task": ("CPUS_PER_TASK", lambda job: job.cores),
+    "DerivedEC": ("DERIVED_EXIT_CODE", lambda job: job.code[0]),
+    "EligibleTime": ("ELIGIBLE_TIME", lambda job: times.moment(job.eligible)),
+    "exit_code": ("EXIT_CODE", lambda job: job.code[0]),
+    "PendingTime": ("PENDING_TIME", lambda job: job.waited_s),
+    "Requeue": ("REQUEUE", lambda job: int(not job.detail.get("noRequeue"))),
+    "RestartCnt": ("RESTART_COUNT", lambda job: job.restarts),
+    "STDERR": ("STDERR", lambda job: job.file("error")),
+    "STDIN": ("STDIN", lambda job: job.stdin),
+    "STDOUT": ("STDOUT", lambda job: job.file("output")),
+    "tres-alloc": ("TRES_ALLOC", lambda job: job.tres),
+}
+_UNKNOWN = (
+    *("AccrueTime", "admin_comment", "AllocNodes", "AllocSID", "AssocID", "BoardsPerNode", "BurstBuffer"),
+    *("BurstBufferState", "ClusterFeature", "Container", "Cores", "cpus-per-tres", "CPUFreq", "Deadline", "DelayBoot"),
+    *("HetJobID", "HetJobIDSet", "HetJobOffset", "LastSchedEval", "MaxCPUs", "MaxNodes", "MCSLabel", "mem-per-tres"),
+    *("MinTime", "Network", "NTPerBoard", "NTPerCore", "NTPerNode", "NTPerSocket", "Origin", "OriginRaw"),
+    *("PreemptTime", "Prefer", "Profile", "Reboot", "ReqSwitch", "ResizeTime", "ResvPort", "SiblingsActive"),
+    *("SiblingsActiveRaw", "SiblingsViable", "SiblingsViableRaw", "Sockets", "SPerBoard", "system_comment", "Threads"),
+    *("tres-bind", "tres-freq", "tres-per-job", "tres-per-socket", "tres-per-step", "tres-per-task", "Wait4Switch"),
+)
+"""Fields of Slurm of which no job here has anything."""
+COLUMNS = (
+    FIELDS
+    | {name: (heading, name, tell) for name, (heading, tell) in _WITHOUT_LETTERS.items()}
+    | {name: (name.upper().replace("-", "_"), name, always("N/A")) for name in _UNKNOWN}
+)
+_OF_DETAIL = frozenset({"o", "Requeue", "RestartCnt", "STDERR", "STDIN", "STDOUT"})
+"""Those for which each app is asked for by itself."""
 _ALIASES = {
     "tasks": "C",
     "numtasks": "C",
-    "restartcnt": "d",
-    "stdout": "o",
     "jobarrayid": "i",
     "jobid": "A",
     "user": "u",
@@ -151,6 +181,10 @@ def read_columns(text: str, known: Collection[str], what: str) -> tuple[list[For
         right = rest.startswith(".")
         rest = rest.removeprefix(".")
         digits = rest[: len(rest) - len(rest.lstrip("0123456789"))]
+        if not right and not digits and rest[:3].lower() == "all":
+            found += [FormatField("|" if place else before, each, 0) for place, each in enumerate(known)]
+            before, rest = "", rest[3:]
+            continue
         letter, rest = rest[len(digits) : len(digits) + 1], rest[len(digits) + 1 :]
         if letter == "%":
             before += "%"
@@ -164,7 +198,7 @@ def read_columns(text: str, known: Collection[str], what: str) -> tuple[list[For
 
 def read_names(text: str) -> tuple[list[FormatField], str]:
     """The fields of a list of names such as `JobID:20,State`. Raises: Refused for an unknown name."""
-    known = {name.lower(): letter for letter, (_, name, _) in FIELDS.items()} | _ALIASES
+    known = {name.lower(): letter for letter, (_, name, _) in COLUMNS.items()} | _ALIASES
     found: list[FormatField] = []
     for each in text.split(","):
         name, _, size = each.strip().partition(":")
@@ -195,6 +229,10 @@ def run(words: list[str]) -> int:
     road = ApiRoad()
     while True:
         found = wanted(road, asked, named, _states(asked))
+        if "json" in asked or any(each.letter == "E" for each in columns):
+            numbered = jobs.with_numbers(road, [job.app for job in found])
+            for job, app in zip(found, numbered, strict=True):
+                job.app = app
         if len(named.indexes) == 1 and not found and not _is_known(road, next(iter(named.indexes))):
             sys.stderr.write("slurm_load_jobs error: Invalid job id specified\n")
             return 1
@@ -206,10 +244,12 @@ def run(words: list[str]) -> int:
         lines = (
             []
             if "noheader" in asked
-            else [*heads, "".join(each.shown(FIELDS[each.letter][0]) for each in columns) + end]
+            else [*heads, "".join(each.shown(COLUMNS[each.letter][0]) for each in columns) + end]
         )
         shown = sorted_by(found, asked.get("sort"))
-        lines += ["".join(each.shown(FIELDS[each.letter][2](job)) for each in columns) + end for job in shown]
+        if any(each.letter in _OF_DETAIL for each in columns):
+            jobs.with_details(road, shown)
+        lines += ["".join(each.shown(COLUMNS[each.letter][2](job)) for each in columns) + end for job in shown]
         sys.stdout.write("".join(f"{line}\n" for line in lines))
         sys.stdout.flush()
         if every is None:

@@ -164,6 +164,25 @@ def test_the_tasks_of_an_array_in_a_state_are_cancelled_and_no_others(slurm: Slu
         assert told == ["COMPLETED"] * 2 + ["CANCELLED by 0"] * 4
 
 
+def test_a_job_is_shown_with_its_script_its_number_and_its_restarts(slurm: Slurm) -> None:
+    script = slurm.shell.home / "named.sh"
+    script.write_text("#!/bin/sh\nsleep 600\n")
+    first = slurm.ok("sbatch", "--parsable", "named.sh", "a", "b").strip()
+    array = slurm.ok("sbatch", "--parsable", "-H", "-a", "1-2", "-d", "", "--wrap", "true").strip()
+    last = slurm.ok("sbatch", "--parsable", "-d", f"afterok:{first},afterany:{array}", "--wrap", "true").strip()
+    waits = f"afterok:{first}(unfulfilled),afterany:{array}_*(unfulfilled)"
+    assert slurm.ok("squeue", "-h", "-j", last, "-o", "%E|%o") == f"{waits}|(null)\n"
+    assert f" Dependency={waits}\n" in slurm.ok("scontrol", "show", "job", last)
+    assert slurm.ok("squeue", "-h", "-j", first, "-o", "%o") == f"{script} a b\n"
+    wait_until(lambda: slurm.state(first) == "RUNNING", "its beginning")
+    slurm.ok("scontrol", "requeue", first)
+    assert slurm.ok("squeue", "-h", "-j", first, "-O", "RestartCnt:3") == "1  \n"
+    told = slurm.ok("scontrol", "show", "job", first)
+    assert " Restarts=1 " in told
+    assert f"   Command={script} a b\n" in told
+    slurm.ok("scancel", last, array, first)
+
+
 def test_what_no_job_has_chooses_none_to_cancel(slurm: Slurm) -> None:
     job = slurm.ok("sbatch", "--parsable", "-H", "--wrap", "true").strip()
     for words in (("-p", "gpu"), ("-q", "high"), ("-R", "mine"), ("--wckey", "key")):

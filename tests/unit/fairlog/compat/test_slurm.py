@@ -338,8 +338,8 @@ def test_json_has_a_job_as_slurm_writes_it(capsys: pytest.CaptureFixture[str]) -
 
 def test_a_gang_has_as_many_nodes_and_tasks_as_it_has_workers_and_programs() -> None:
     job = jobs.SlurmJob(app(tasks=0, workers=["w1", "w2"], requestedCores=4, coresPerTask=1), [])
-    detail = {"noRequeue": False, "executorProgram": True, "executorLimit": 2}
-    lines = " ".join(scontrol._job_lines(job, detail))
+    job.detail = {"noRequeue": False, "executorProgram": True, "executorLimit": 2}
+    lines = " ".join(scontrol._job_lines(job))
     assert "NumNodes=2 NumCPUs=4 NumTasks=2 CPUs/Task=2 " in lines
     assert ",node=2," in lines
     assert as_json.of_queue(job)["node_count"] == as_json.of_account(job, steps=False)["allocation_nodes"] == 2
@@ -359,13 +359,22 @@ def test_the_copy_of_a_script_is_the_one_that_workers_look_for() -> None:
     from scheduler.model.staged import MOST_SCRIPT_BYTES, SCRIPT, digest_of, script_of_value
 
     assert (sbatch.SCRIPT, batch.MOST_BYTES) == (SCRIPT, MOST_SCRIPT_BYTES)
-    assert batch.command_of(["a"], how="either", stdin="")[batch.PLACE :] == [batch.NAME, "/dev/null", "a"]
+    assert batch.command_of(["a"], how="either", stdin="")[batch.PLACE :] == [batch.NAME, "/dev/null", "", "a"]
+    of_file = batch.command_of(["a", "b"], how="either", stdin="", file="/w/job.sh")
+    assert [batch.typed(each) for each in (of_file, [*of_file[:6], ""], ["sleep", "9"], [])] == [
+        "/w/job.sh a b",
+        "",
+        "sleep 9",
+        "",
+    ]
 
     class Road:
         """An API that knows no company but the one that is named."""
 
     me = cast("Me", SimpleNamespace(user="ann", company="acme"))
-    fields, secrets = sbatch.submission(asked(), (b"#!/bin/sh\n\xff\n", [], "job"), cast("road.ApiRoad", Road()), me)
+    fields, secrets = sbatch.submission(
+        asked(), (b"#!/bin/sh\n\xff\n", [], "job", ""), cast("road.ApiRoad", Road()), me
+    )
     assert fields["script"] == digest_of(script_of_value(secrets[SCRIPT]))
     assert fields["command"][fields["script_at"]] == batch.NAME
     assert set(fields["env"]) == set(secrets)
@@ -400,6 +409,49 @@ def test_every_cause_of_waiting_has_a_reason_that_slurm_knows() -> None:
         "ReqNodeNotAvail",
     }
     assert {jobs.reason_of(app(state="pending", reason=cause)) for cause in CAUSES} == known
+
+
+def test_tasks_wait_for_those_that_run_beside_them() -> None:
+    states = [task("running", started_at=2000), task("queued"), task("queued")]
+    array = app(array="1-3", tasks=3, taskStates=states, coresPerTask=1, requestedCores=1)
+    for apart, ids in ((False, ["17_[2-3%1]"]), (True, ["17_2", "17_3"])):
+        waits = [job for job in jobs.jobs_of(array, apart=apart) if job.state == "PENDING"]
+        assert [(job.id, job.reason) for job in waits] == [(each, "JobArrayTaskLimit") for each in ids]
+    (waiting,) = jobs.jobs_of({**array, "taskStates": [], "admittedAt": None, "reason": "turn"}, apart=False)
+    assert waiting.reason == "Priority"
+    (held,) = jobs.jobs_of({**array, "taskStates": [], "admittedAt": None, "onHold": True}, apart=False)
+    assert held.reason == "JobHeldUser"
+
+
+def test_jobs_that_others_wait_for_are_named_by_their_numbers() -> None:
+    class Road:
+        """An API that knows two apps."""
+
+        def get(self, _: str, **asked: Any) -> Any:
+            assert asked["ids"] == "app-2,app-3"
+            return [app(app="app-2", submittedSeq=5), app(app="app-3", submittedSeq=9, array="1-2")]
+
+    waiting = app(after={"app-2": "ok", "app-3": "not-ok"})
+    (numbered,) = jobs.with_numbers(cast("road.ApiRoad", Road()), [waiting])
+    assert jobs.after_of(numbered) == "afterok:5(unfulfilled),afternotok:9_*(unfulfilled)"
+    assert jobs.with_numbers(cast("road.ApiRoad", None), [app()]) == [app()]
+
+
+def test_all_fields_are_printed_with_a_mark_between() -> None:
+    for known in (squeue.FIELDS, sinfo.FIELDS):
+        columns, end = squeue.read_columns("%all", known, "job")
+        assert ("".join(each.shown(each.letter) for each in columns), end) == ("|".join(known), "")
+
+
+def test_every_field_that_slurm_names_is_there() -> None:
+    names = "STDERR STDIN exit_code EligibleTime tres-alloc Requeue cpus-per-task BatchFlag RestartCnt tres-per-task"
+    columns, _ = squeue.read_names(names.replace(" ", ","))
+    job = jobs.SlurmJob(app(state="finished", endedAt=9000), [task("succeeded", attempts=3, exit_code=0)])
+    job.detail = {"output": "/w/%x-%j.out", "error": None, "noRequeue": True, "command": [], "restarts": None}
+    shown = {each.letter: squeue.COLUMNS[each.letter][2](job) for each in columns}
+    assert (shown["STDERR"], shown["STDIN"], shown["Requeue"]) == ("/w/job-17.out", "/dev/null", 0)
+    assert (shown["RestartCnt"], shown["tres-per-task"]) == (2, "N/A")
+    assert shown["tres-alloc"] == "cpu=2,mem=512M,node=1,billing=2"
 
 
 def test_an_array_is_a_line_of_pending_tasks_and_one_for_each_that_has_begun() -> None:
@@ -538,6 +590,7 @@ REFUSED = {
     ("sbatch", "--mem", "0", "ok"): 255,
     ("sbatch", "-a", "5-1", "ok"): 1,
     ("sbatch", "-d", "afterok", "ok"): 1,
+    ("sbatch", "-d", "afterok:17_1", "ok"): 1,
     ("sbatch", "-n", "0", "ok"): 1,
     ("sbatch", "--mem", "1G", "--mem-per-cpu", "100M", "ok"): 1,
     ("sbatch", "--mem-per-cpu", "100M", "sized"): 1,
@@ -684,7 +737,7 @@ def test_a_signal_on_which_the_script_ends_leaves_its_exit_code(shell: str, tmp_
     passes_on.chmod(0o700)
     known = {"FAIRLOG_APP_NUMBER": "1", "FAIRLOG_TASK_INDEX": "0", "FAIRLOG_SCRATCH": str(tmp_path)}
     env = {**os.environ, **known, "SLURM_SUBMIT_CHDIR": str(tmp_path)}
-    words = [shell, "-c", batch.PRELUDE, str(passes_on), str(script), "/dev/null"]
+    words = [shell, "-c", batch.PRELUDE, str(passes_on), str(script), "/dev/null", ""]
     with subprocess.Popen(words, env=env, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         (tmp_path / "pid").write_text(process.stdout.readline())
