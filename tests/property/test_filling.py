@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from random import Random
 from typing import Any
@@ -185,3 +186,64 @@ def test_a_filling_that_goes_on_is_the_one_that_begins_anew(
         assert compared.found[how] > 100, "now and then"
         assert ("gang" not in kind) == (compared.found[f"{how} with a gang"] == 0)
         assert ("tree" not in kind) == (compared.found[f"{how} in a tree"] == 0)
+
+
+def settled_anew(*, tree: bool) -> dict[str, int]:
+    """Who is entitled to how much once who held the last of equal shares has lost it, and another one ranks before."""
+    cluster = Cluster({"reclaim_patience_s": 5}, each_event=False, each_refusal=False)
+    if tree:
+        cluster.turn(AddDepartment(department="d"))
+    for company in ("a", "b", "c") if tree else ("a", "c"):
+        part = "2/3" if company == "a" and not tree else "1/3"
+        cluster.turn(RegisterCompany(company=company, part=part, borrow=True))
+    for company in ("a", "b") if tree else ():
+        cluster.turn(MoveCompany(company=company, department="d"))
+    cluster.turn(RegisterWorker(worker="w", node="n", host="h", cores=20, memory_mb=65536))
+    for company, user, executors in (("a", "ann", 1), ("b" if tree else "a", "bob", 3), ("c", "cal", 3)):
+        cluster.turn(
+            SubmitApp(
+                app=user,
+                company=company,
+                user=user,
+                command=("true",),
+                cores=12,
+                tasks=100_000,
+                executor_limit=executors,
+                executor_cores=4,
+                executor_memory_mb=256,
+            )
+        )
+    cluster.turn(ScaleApp(app="ann", executors=3))
+    before = sharing.entitlement(cluster.state)
+    assert [before.leaves[app].units for app in ("ann", "bob", "cal")] == [1, 2, 2], "who holds it has it"
+    for executor in sorted(cluster.state.apps["bob"].executors)[:2]:  # the first one was told to leave, for cal
+        cluster.turn(EndedExecutor(executor=executor, reason="exited"))
+    now = sharing.entitlement(cluster.state)
+    return {app: now.leaves[app].units for app in ("ann", "bob", "cal")}
+
+
+@pytest.mark.parametrize("tree", [False, True])
+def test_equal_shares_are_settled_anew_where_a_filling_goes_on(*, tree: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fill, "EVERY", 1)
+    compared = Compared(monkeypatch)
+    assert settled_anew(tree=tree) == {"ann": 2, "bob": 1, "cal": 2}
+    assert compared.found["gone on"]
+
+
+def settles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fill.Filling, "was_tied", lambda *_: False)
+
+
+def settles_only_in_the_company(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fill.CompanyNode, "branch", property(lambda company: company))
+
+
+@pytest.mark.parametrize("plant", [settles_nothing, settles_only_in_the_company])
+def test_a_planted_bug_of_going_on_is_found(
+    plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    monkeypatch.setattr(fill, "EVERY", 1)
+    Compared(monkeypatch)
+    with pytest.raises(AssertionError):
+        settled_anew(tree=True)
