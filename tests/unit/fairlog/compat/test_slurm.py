@@ -417,9 +417,10 @@ def test_tasks_wait_for_those_that_run_beside_them() -> None:
     for apart, ids in ((False, ["17_[2-3%1]"]), (True, ["17_2", "17_3"])):
         waits = [job for job in jobs.jobs_of(array, apart=apart) if job.state == "PENDING"]
         assert [(job.id, job.reason) for job in waits] == [(each, "JobArrayTaskLimit") for each in ids]
-    (waiting,) = jobs.jobs_of({**array, "taskStates": [], "admittedAt": None, "reason": "turn"}, apart=False)
-    assert waiting.reason == "Priority"
-    (held,) = jobs.jobs_of({**array, "taskStates": [], "admittedAt": None, "onHold": True}, apart=False)
+    array |= {"taskStates": [], "admittedAt": None, "state": "pending"}
+    (waiting,) = jobs.jobs_of({**array, "reason": "no-room"}, apart=False)
+    assert waiting.reason == "Resources"
+    (held,) = jobs.jobs_of({**array, "onHold": True}, apart=False)
     assert held.reason == "JobHeldUser"
 
 
