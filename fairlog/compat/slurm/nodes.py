@@ -25,6 +25,10 @@ class SlurmNode:
             found = "drng"
         self.state = found or ("idle" if not self.used else "alloc" if self.used >= self.cores else "mix")
 
+    def is_among(self, names: set[str]) -> bool:
+        """Whether it is one of these: nodes are named as workers are, or by their hosts."""
+        return bool(names & {self.name, self.worker["host"], str(self.worker["host"]).partition(".")[0]})
+
     @property
     def counts(self) -> tuple[int, int, int, int]:
         """Its cores: granted, idle, others, all."""
@@ -35,6 +39,12 @@ class SlurmNode:
 def nodes(road: ApiRoad) -> list[SlurmNode]:
     """The workers by name, also lost ones that are still remembered."""
     return [SlurmNode(worker) for worker in road.get("/v1/workers", fresh="true", lost="true")]
+
+
+def workers_named(road: ApiRoad, text: str) -> set[str]:
+    """The workers of a list of nodes, those of a host that it names included. Raises: Refused."""
+    names = set(hosts_of(text))
+    return names | {node.name for node in nodes(road) if node.is_among(names)} if names else names
 
 
 def features(group: Sequence[SlurmNode]) -> str:

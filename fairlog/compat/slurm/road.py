@@ -30,6 +30,11 @@ _PAUSE_S = 0.2
 _MOST_BYTES = 1 << 30
 _OF_THE_APP = ("FAIRLOG_MAILBOX", "FAIRLOG_MAILBOX_TOKEN")
 """What runs in a job finds an API by, and a pass for its own app, where it finds no other."""
+_INSIDE = (
+    "; what runs in a job asks for jobs and submits others with a token of its user: submit with --export "
+    "ALL,FAIRLOG_API,FAIRLOG_TOKEN"
+)
+"""What to type where the pass does not permit what a command of Slurm asks for."""
 _SAFE = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-~,")
 
 
@@ -47,6 +52,7 @@ class ApiRoad:
     def __init__(self) -> None:
         if why := two_places():
             raise SlurmError(why)
+        self._more = ""
         folder = os.environ.get("FAIRLOG_DATA")
         if os.environ.get("FAIRLOG_STORE") and not os.environ.get(URL_VARIABLE):
             raise SlurmError(
@@ -61,7 +67,7 @@ class ApiRoad:
                 self.urls, self.token = [f"{UNIX}{up.socket}"], ""
             elif found is None and all(name in os.environ for name in _OF_THE_APP):
                 url, self.token = [os.environ[name] for name in _OF_THE_APP]
-                self.urls = [url]
+                self.urls, self._more = [url], _INSIDE
             elif found is None:
                 raise SlurmError(
                     "no cluster found: start one with `fairlog up`, log in with `fairlog login --api URL`, or set "
@@ -115,7 +121,8 @@ class ApiRoad:
                     return said
                 why = str(said.get("detail", f"the API server answers with {status}"))
                 if status not in (429, 503):
-                    raise Problem(why, str(said.get("title", "")))
+                    title = str(said.get("title", ""))
+                    raise Problem(why + self._more * (title == "NotAllowed"), title)
             tried += 1
             if time.monotonic() + _PAUSE_S >= deadline_s:
                 raise SlurmError(f"Unable to contact the cluster: {why}")

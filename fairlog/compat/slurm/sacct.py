@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from fairlog.compat.slurm import jobs, times
 from fairlog.compat.slurm.jobs import SlurmJob, always
+from fairlog.compat.slurm.nodes import workers_named
 from fairlog.compat.slurm.road import ApiRoad, Me, login
 from fairlog.compat.slurm.tables import SACCT, VARIABLES
 from fairlog.compat.slurm.words import SlurmError, read, with_variables, without_effect
@@ -84,6 +85,7 @@ FIELDS: dict[str, tuple[int, Callable[[Row], object]]] = {
     "AllocTRES": (10, lambda row: _tres(row) if row.job.start is not None else ""),
     "AveCPU": (10, _of_step(lambda row: times.elapsed(round(_cpu_s(row))))),
     "AveRSS": (10, _of_step(_rss)),
+    "AveVMSize": (10, _of_step(_rss)),
     "Cluster": (10, always("fairlog")),
     "Comment": (14, _of_job(lambda row: row.job.app.get("comment") or "")),
     "Constraints": (19, always("")),
@@ -102,12 +104,19 @@ FIELDS: dict[str, tuple[int, Callable[[Row], object]]] = {
     "JobIDRaw": (12, lambda row: row.name),
     "JobName": (10, lambda row: row.step or row.job.app["name"]),
     "MaxRSS": (10, _of_step(_rss)),
+    "MaxRSSNode": (10, _of_step(_nodes)),
+    "MaxRSSTask": (10, _of_step(always(0))),
     "MaxVMSize": (10, _of_step(_rss)),
+    "MaxVMSizeNode": (14, _of_step(_nodes)),
+    "MaxVMSizeTask": (14, _of_step(always(0))),
     "NCPUS": (10, lambda row: row.job.cores),
     "NNodes": (8, lambda row: row.job.node_count),
     "NodeList": (15, _nodes),
     "NTasks": (8, _of_step(always(1))),
     "Partition": (10, _of_job(lambda row: row.job.partition)),
+    "Planned": (10, _of_job(lambda row: times.elapsed(row.job.waited_s))),
+    "PlannedCPU": (10, _of_job(lambda row: times.elapsed(row.job.waited_s * row.job.cores))),
+    "PlannedCPURAW": (13, _of_job(lambda row: row.job.waited_s * row.job.cores)),
     "Priority": (10, _of_job(lambda row: row.job.app["priority"] + 1000)),
     "QOS": (10, _of_job(always("normal"))),
     "QOSRAW": (10, _of_job(always(1))),
@@ -133,6 +142,17 @@ FIELDS: dict[str, tuple[int, Callable[[Row], object]]] = {
     "WorkDir": (20, _of_job(lambda row: row.job.app["cwd"] or "/")),
 }
 """Name -> the usual width, and what a line has there."""
+_UNMEASURED = (
+    *("AdminComment", "AssocID", "AveCPUFreq", "AveDiskRead", "AveDiskWrite", "AvePages", "BlockID"),
+    *("ConsumedEnergy", "ConsumedEnergyRaw", "Container", "DBIndex", "Layout", "McsLabel", "MinCPU", "MinCPUNode"),
+    *("MinCPUTask", "ReqCPUFreq", "ReqCPUFreqGov", "ReqCPUFreqMax", "ReqCPUFreqMin", "Reservation", "ReservationId"),
+    *("SystemComment", "WCKeyID"),
+    *(f"Max{what}{of}" for what in ("DiskRead", "DiskWrite", "Pages") for of in ("", "Node", "Task")),
+    *(f"TRESUsage{way}{of}" for way in ("In", "Out") for of in ("Ave", "Max", "MaxNode", "MaxTask", "Min", "MinNode")),
+    *(f"TRESUsage{way}{of}" for way in ("In", "Out") for of in ("MinTask", "Tot")),
+)
+"""Fields of Slurm of which nothing is measured or kept here."""
+FIELDS |= {name: (max(10, len(name)), always("")) for name in _UNMEASURED}
 
 
 def read_fields(text: str) -> list[tuple[str, int]]:
@@ -257,7 +277,7 @@ def wanted(road: ApiRoad, asked: dict[str, str]) -> list[SlurmJob]:
     query |= {"endedAfter": since} if since else {"everything": "true"}
     states = jobs.states_named(asked["state"]) if "state" in asked else set(jobs.STATES)
     names = set(asked.get("name", "").split(",")) - {""}
-    nodes = set(asked.get("nodelist", "").split(",")) - {""}
+    nodes = workers_named(road, asked.get("nodelist", ""))
     found: list[SlurmJob] = []
     for app in jobs.ask(road, tasks="true", **query):
         if (names and app["name"] not in names) or (until and app["submittedAt"] > until):

@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from fairlog.compat.slurm import jobs
-from fairlog.compat.slurm.nodes import hosts_of
+from fairlog.compat.slurm.nodes import workers_named
 from fairlog.compat.slurm.road import ApiRoad, Me, Problem
 from fairlog.compat.slurm.sbatch import PARTITION, members
 from fairlog.compat.slurm.tables import SCANCEL, VARIABLES
@@ -37,7 +37,7 @@ def run(words: list[str]) -> int:
     query = jobs.chosen(road, None, users)
     if named.indexes:
         query |= {"ids": ",".join(named.indexes), "everything": "true"}
-    nodes = set(hosts_of(asked.get("nodelist", "")))
+    nodes = workers_named(road, asked.get("nodelist", ""))
     apps = [app for app in jobs.ask(road, **query) if _fits(app, asked, nodes, states)]
     code = 0
     found = {str(app["submittedSeq"]) for app in apps}

@@ -163,8 +163,8 @@ def _job_lines(job: SlurmJob) -> list[str]:
 
 def _show_nodes(named: list[str], *, one_line: bool) -> int:
     wanted = set(hosts_of(",".join(named)))
-    found = [node for node in nodes(ApiRoad()) if not wanted or node.name in wanted]
-    for missing in sorted(wanted - {node.name for node in found}):
+    found = [node for node in nodes(ApiRoad()) if not wanted or node.is_among(wanted)]
+    for missing in sorted(each for each in wanted if not any(node.is_among({each}) for node in found)):
         raise SlurmError(f"Node {missing[:80]} not found")
     sys.stdout.write("".join(_block(_node_lines(node), one_line=one_line) for node in found))
     return 0

@@ -236,7 +236,7 @@ def _wanted(found: list[SlurmNode], asked: dict[str, str], states: set[str]) -> 
     def fits(node: SlurmNode) -> bool:
         named = {node.state, _WHOLE.get(node.state, node.state), *(["drain"] if node.state == "drng" else [])}
         return (
-            (not names or node.name in names)
+            (not names or node.is_among(names))
             and ("all" in states or bool(named & states))
             and ("dead" not in asked or node.state == "down")
             and ("responding" not in asked or node.state != "down")

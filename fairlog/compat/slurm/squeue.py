@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection
 
 from fairlog.compat.slurm import jobs, times
 from fairlog.compat.slurm.jobs import SlurmJob, always
+from fairlog.compat.slurm.nodes import workers_named
 from fairlog.compat.slurm.road import ApiRoad, Me
 from fairlog.compat.slurm.tables import SQUEUE, VARIABLES
 from fairlog.compat.slurm.words import SlurmError, read, with_variables, without_effect
@@ -282,7 +283,7 @@ def wanted(road: ApiRoad, asked: dict[str, str], named: jobs.Named, states: set[
     if states - _LIVING:
         query["endedAfter"] = jobs.ended_since(jobs.MIN_JOB_AGE_S)
     names = set(asked.get("name", "").split(",")) - {""}
-    nodes = set(asked.get("nodelist", "").split(",")) - {""}
+    nodes = workers_named(road, asked.get("nodelist", ""))
     found: list[SlurmJob] = []
     apps = jobs.ask(road, **query)
     if "start" in asked and apps:

@@ -71,15 +71,7 @@ def moment(ms: int | None, missing: str = "N/A") -> str:
     return time.strftime(wanted if wanted.startswith("%") else "%Y-%m-%dT%H:%M:%S", time.localtime(ms / 1000))
 
 
-_FORMS = (
-    "%Y-%m-%dT%H:%M:%S",
-    "%Y-%m-%dT%H:%M",
-    "%Y-%m-%d",
-    "%m/%d/%y-%H:%M:%S",
-    "%m/%d/%y-%H:%M",
-    "%m/%d/%y",
-    "%m%d%y",
-)
+_FORMS = ("%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M", "%Y-%m-%d")
 _UNITS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 604800}
 _NAMED = {"midnight": (0, 0, 0), "noon": (12, 0, 0), "fika": (15, 0, 0), "teatime": (16, 0, 0)}
 
@@ -98,20 +90,57 @@ def read_moment(text: str, option: str, *, ahead: bool = False) -> int:
     if said in ("today", "tomorrow"):
         at, now = (0, 0, 0), now + 86400 * (said == "tomorrow")
         today, ahead = time.localtime(now), False
-    parts = said.split(":")
-    if at is None and 2 <= len(parts) <= 3 and all(each.isdecimal() for each in parts):
-        hours, minutes, seconds = (*map(int, parts), 0)[:3]
-        if hours < 24 and minutes < 60 and seconds < 60:
-            at = hours, minutes, seconds
+    at = at or _clock(said)
     if at is not None:
         found = time.mktime((today.tm_year, today.tm_mon, today.tm_mday, *at, 0, 0, -1))
         return round((found + 86400 * (ahead and found < now)) * 1000)
+    if (of_day := _of_day(said, now, ahead=ahead)) is not None:
+        return round(of_day * 1000)
     for form in _FORMS:
         try:
             return round(time.mktime(time.strptime(text.strip(), form)) * 1000)
         except ValueError:
             continue
     raise SlurmError(f"Invalid --{option} specification: {text[:40]}", 255 if ahead else 1)
+
+
+def _clock(text: str) -> tuple[int, int, int] | None:
+    """Hours, minutes and seconds of `12:30`, `12:30:15` or `1:30pm`; None of anything else."""
+    half = text[-2:] if text[-2:] in ("am", "pm") else ""
+    parts = text.removesuffix(half).strip().split(":")
+    if len(parts) not in (2, 3) or not all(each.isdecimal() for each in parts):
+        return None
+    hours, minutes, seconds = (*map(int, parts), 0)[:3]
+    if half and 1 <= hours <= 12:
+        hours = hours % 12 + 12 * (half == "pm")
+    elif half:
+        return None
+    return (hours, minutes, seconds) if hours < 24 and minutes < 60 and seconds < 60 else None
+
+
+def _of_day(text: str, now: float, *, ahead: bool) -> float | None:
+    """The time (s) of `MMDD[YY]`, `MM/DD[/YY]` or `MM.DD[.YY]`, each also with `-HH:MM[:SS]`; None of anything else.
+
+    Without a year this one is meant, or with `ahead` the next one for a day that is over.
+    """
+    day, dash, clock = text.partition("-")
+    at = _clock(clock) if dash else (0, 0, 0)
+    if day.isdecimal() and len(day) in (4, 6):
+        parts = [day[start : start + 2] for start in range(0, len(day), 2)]
+    else:
+        parts = day.split("/" if "/" in day else ".")
+    if at is None or len(parts) not in (2, 3) or not all(each.isdecimal() and len(each) <= 2 for each in parts):
+        return None
+    year = 2000 + int(parts[2]) if len(parts) == 3 else time.localtime(now).tm_year
+    for each in (year, year + 1)[: 2 if len(parts) == 2 and ahead else 1]:
+        try:
+            known = time.strptime(f"{each} {parts[0]} {parts[1]}", "%Y %m %d")
+        except ValueError:
+            return None
+        found = time.mktime((known.tm_year, known.tm_mon, known.tm_mday, *at, 0, 0, -1))
+        if found >= now:
+            return found
+    return found
 
 
 def _offset(text: str, option: str) -> int:

@@ -183,6 +183,24 @@ def test_a_job_is_shown_with_its_script_its_number_and_its_restarts(slurm: Slurm
     slurm.ok("scancel", last, array, first)
 
 
+def test_a_job_that_asks_for_itself_is_told_what_to_type_and_knows_its_node(slurm: Slurm) -> None:
+    script = (
+        "#!/bin/bash\n#SBATCH -o inside-%j\nsqueue -j $SLURM_JOB_ID; sbatch -A acme --wrap true\n"
+        "scontrol show hostname $SLURM_JOB_NODELIST; touch told-$SLURM_JOB_ID; sleep 600\n"
+    )
+    job = slurm.ok("sbatch", "--parsable", text=script).strip()
+    wait_until((slurm.shell.home / f"told-{job}").exists, "what it is told")
+    *refused, host = (slurm.shell.home / f"inside-{job}").read_text().splitlines()
+    assert [each.partition(":")[0] for each in refused] == ["squeue", "sbatch"]
+    assert all(each.endswith("submit with --export ALL,FAIRLOG_API,FAIRLOG_TOKEN") for each in refused), refused
+    assert slurm.ok("squeue", "-h", "-w", host, "-j", job, "-o", "%i") == f"{job}\n"
+    assert slurm.ok("scontrol", "show", "node", host).count("NodeName=") == 2
+    assert slurm.ok("sinfo", "-h", "-n", host, "-o", "%D") == "2\n"
+    assert slurm.ok("squeue", "-h", "-w", "elsewhere", "-j", job) == ""
+    slurm.ok("scancel", "-w", host, "-n", "sbatch", job)
+    wait_until(lambda: slurm.state(job).startswith("CANCELLED"), "its end")
+
+
 def test_what_no_job_has_chooses_none_to_cancel(slurm: Slurm) -> None:
     job = slurm.ok("sbatch", "--parsable", "-H", "--wrap", "true").strip()
     for words in (("-p", "gpu"), ("-q", "high"), ("-R", "mine"), ("--wckey", "key")):

@@ -536,6 +536,61 @@ def test_sacct_prints_columns_for_people_and_marks_for_programs() -> None:
     }
 
 
+@pytest.mark.usefixtures("in_utc")
+@pytest.mark.parametrize(
+    ("text", "ahead", "found"),
+    [
+        ("0101", False, "2026-01-01T00:00:00"),
+        ("0101", True, "2027-01-01T00:00:00"),
+        ("112726", True, "2026-11-27T00:00:00"),
+        ("11.27.26", False, "2026-11-27T00:00:00"),
+        ("11/27/26-10:30", False, "2026-11-27T10:30:00"),
+        ("1127-10:00", False, "2026-11-27T10:00:00"),
+        ("4/1", False, "2026-04-01T00:00:00"),
+        ("10:00AM", False, "2026-06-15T10:00:00"),
+        ("10:00am", True, "2026-06-16T10:00:00"),
+        ("12:30:05 pm", True, "2026-06-15T12:30:05"),
+        ("12:30am", False, "2026-06-15T00:30:00"),
+    ],
+)
+def test_days_and_hours_are_read_in_the_forms_of_slurm(
+    text: str, *, ahead: bool, found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1781524800.0  # 2026-06-15T12:00:00 UTC
+    monkeypatch.setattr(times.time, "time", lambda: now)
+    assert times.moment(times.read_moment(text, "starttime", ahead=ahead)) == found
+
+
+@pytest.mark.parametrize("text", ["1301", "0230", "112", "13:00pm", "0am", "1127-25:00", "1/2/3/4", "11.27/26", "a/b"])
+def test_what_is_no_day_and_no_hour_is_refused(text: str) -> None:
+    with pytest.raises(SlurmError, match="Invalid --starttime specification"):
+        times.read_moment(text, "starttime")
+
+
+def test_fields_of_which_nothing_is_measured_are_there_and_empty() -> None:
+    names = "Planned,MaxRSSNode,MaxRSSTask,AveVMSize,MaxDiskRead,TRESUsageInTot,TRESUsageInMaxNode"
+    job = jobs.SlurmJob(app(), [task("succeeded", started_at=2000, worker="w1", peak_mb=5)])
+    row = sacct.Row(job, "batch", "M")
+    shown = [sacct.FIELDS[name][1](row) for name, _ in sacct.read_fields(names)]
+    assert shown == ["", "w1", 0, "5M", "", "", ""]
+    assert sacct.FIELDS["Planned"][1](sacct.Row(job, "", "")) == "00:00:01"
+
+
+def test_nodes_are_known_by_their_workers_names_and_by_their_hosts() -> None:
+    class Road:
+        """An API that knows three workers on two hosts."""
+
+        def get(self, _: str, **__: Any) -> Any:
+            about = {"cores": 4, "grantedCores": 0, "memory": 1, "grantedMemory": 0, "reason": "", "status": "live"}
+            return [about | {"worker": f"w{n}", "host": "b.example.org" if n == 3 else "a"} for n in (1, 2, 3)]
+
+    known = cast("road.ApiRoad", Road())
+    assert nodes.workers_named(known, "") == set()
+    for text, found in {"a": {"w1", "w2"}, "b": {"w3"}, "b.example.org": {"w3"}, "w[1,3]": {"w1", "w3"}}.items():
+        assert nodes.workers_named(known, text) & {"w1", "w2", "w3"} == found
+    assert nodes.workers_named(known, "gone") == {"gone"}
+
+
 def test_lists_of_hosts_are_written_out_and_together_again() -> None:
     assert nodes.hosts_of("a[1-3,7],b2,c[08-10]x[1-2]") == [
         "a1", "a2", "a3", "a7", "b2", "c08x1", "c08x2", "c09x1", "c09x2", "c10x1", "c10x2",
