@@ -557,7 +557,7 @@ def test_days_and_hours_are_read_in_the_forms_of_slurm(
     text: str, *, ahead: bool, found: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1781524800.0  # 2026-06-15T12:00:00 UTC
-    monkeypatch.setattr(times.time, "time", lambda: now)
+    monkeypatch.setattr("time.time", lambda: now)
     assert times.moment(times.read_moment(text, "starttime", ahead=ahead)) == found
 
 
