@@ -30,10 +30,10 @@ FIELDS: dict[str, tuple[int, Callable[[Row], object]]] = {
     "Organization": (10, lambda row: row["company"]),
     "Descr": (10, lambda row: row["company"]),
     "Description": (10, lambda row: row["company"]),
-    "RawShares": (10, always(1)),
-    "NormShares": (11, always("")),
+    "RawShares": (10, lambda row: row.get("shares", 1)),
+    "NormShares": (11, lambda row: row.get("part", "")),
     "RawUsage": (11, lambda row: row.get("usage", 0)),
-    "EffectvUsage": (13, always("")),
+    "EffectvUsage": (13, lambda row: row.get("used", "")),
     "FairShare": (10, always("")),
 }
 """Name -> the usual width, and what a row has there."""

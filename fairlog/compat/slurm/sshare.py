@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+from typing import Any
+
 from fairlog.compat.slurm import sacctmgr
 from fairlog.compat.slurm.road import ApiRoad, Me
 from fairlog.compat.slurm.tables import SSHARE
@@ -25,4 +28,26 @@ def run(words: list[str]) -> int:
     if "Users" not in asked:
         rows = [{"company": each, "user": ""} for each in sacctmgr.companies(road)] + rows
     rows = [row for row in rows if not wanted or row["company"] in wanted]
-    return sacctmgr.show(asked, asked.get("format", USUAL), rows)
+    text = asked.get("format", USUAL)
+    if any(name in text.lower() for name in ("shares", "usage")):
+        known = figures(road.get("/v1/shares", fresh="true"))
+        rows = [row | known.get((row["company"], row["user"]), {}) for row in rows]
+    return sacctmgr.show(asked, text, rows)
+
+
+def figures(shares: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
+    """Company and user, "" for the whole company -> its quota and the cores that it holds now, each also as a part.
+
+    There is no number by which Slurm would order jobs (FairShare): `fairlog explain` says which rule decides.
+    """
+    quotas = {each["company"]: Fraction(each["quotaCores"]) for each in shares["companies"]}
+    whole, held = sum(quotas.values()), sum(each["heldCores"] for each in shares["companies"])
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for each in (*shares["companies"], *shares["users"]):
+        used = each["heldCores"]
+        about: dict[str, Any] = {"usage": used, "used": f"{used / held if held else 0:.6f}"}
+        if "user" not in each:
+            quota = quotas[each["company"]]
+            about |= {"shares": round(quota), "part": f"{float(quota / whole) if whole else 0:.6f}"}
+        found[each["company"], each.get("user", "")] = about
+    return found

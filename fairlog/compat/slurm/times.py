@@ -64,11 +64,26 @@ def _parts(seconds: int) -> tuple[int, int, int, int]:
 
 
 def moment(ms: int | None, missing: str = "N/A") -> str:
-    """A time in local time; by SLURM_TIME_FORMAT if that is a format of strftime."""
+    """A time in local time, as SLURM_TIME_FORMAT has it: a format of strftime, `relative`, or `standard`."""
     if ms is None:
         return missing
-    wanted = os.environ.get("SLURM_TIME_FORMAT", "")
-    return time.strftime(wanted if wanted.startswith("%") else "%Y-%m-%dT%H:%M:%S", time.localtime(ms / 1000))
+    wanted, at = os.environ.get("SLURM_TIME_FORMAT", ""), time.localtime(ms / 1000)
+    if wanted == "relative":
+        return time.strftime(_near(at), at)
+    return time.strftime(wanted if wanted.startswith("%") else "%Y-%m-%dT%H:%M:%S", at)
+
+
+def _near(at: time.struct_time) -> str:
+    """The format of a time by how many days it is away, as Slurm has it."""
+    noon, now = (
+        time.mktime((each.tm_year, each.tm_mon, each.tm_mday, 12, 0, 0, 0, 0, -1)) for each in (at, time.localtime())
+    )
+    days = round((noon - now) / 86400)
+    if abs(days) <= 1:
+        return ("Ystday %H:%M", "%H:%M:%S", "Tomorr %H:%M")[days + 1]
+    if abs(days) > 365:
+        return "%-d %b %Y"
+    return "%a %H:%M" if 1 < days < 6 else "%-d %b %H:%M"
 
 
 _FORMS = ("%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M", "%Y-%m-%d")

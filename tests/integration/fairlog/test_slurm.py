@@ -489,6 +489,8 @@ def test_nodes_and_accounts_are_listed(slurm: Slurm) -> None:
     login = slurm.ok("id", "-un").strip()
     assert slurm.ok("sacctmgr", "-n", "-s", "list", "user", login, "format=account%256").split() == ["acme"]
     assert slurm.ok("sshare", "-U", "--format", "Account%256", "--noheader").split() == ["acme"]
+    shares = slurm.ok("sshare", "-n", "-P", "-o", "Account,User,RawShares,NormShares").splitlines()
+    assert shares[:2] == ["acme||4|0.500000", "globex||4|0.500000"]
 
 
 def test_srun_runs_a_program_as_often_as_the_job_has_tasks(slurm: Slurm) -> None:

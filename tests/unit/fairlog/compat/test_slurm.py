@@ -561,6 +561,17 @@ def test_days_and_hours_are_read_in_the_forms_of_slurm(
     assert times.moment(times.read_moment(text, "starttime", ahead=ahead)) == found
 
 
+@pytest.mark.usefixtures("in_utc")
+def test_relative_times_are_told_by_the_days_that_they_are_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, day = 1781524800.0, 86400
+    monkeypatch.setattr("time.time", lambda: now)
+    monkeypatch.setattr("time.localtime", lambda at=now: time.gmtime(at))
+    monkeypatch.setenv("SLURM_TIME_FORMAT", "relative")
+    assert [times.moment(round(1000 * (now + days * day))) for days in (0, -1, 1, 3, 9, -3, 400)] == [
+        "12:00:00", "Ystday 12:00", "Tomorr 12:00", "Thu 12:00", "24 Jun 12:00", "12 Jun 12:00", "20 Jul 2027",
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("text", ["1301", "0230", "112", "13:00pm", "0am", "1127-25:00", "1/2/3/4", "11.27/26", "a/b"])
 def test_what_is_no_day_and_no_hour_is_refused(text: str) -> None:
     with pytest.raises(SlurmError, match="Invalid --starttime specification"):
@@ -617,6 +628,23 @@ def test_workers_are_nodes_in_slurms_states(status: str, used: int, state: str, 
     worker = {"worker": "w1", "status": status, "cores": 4, "grantedCores": used, "memory": 9, "grantedMemory": 0}
     node = nodes.SlurmNode({**worker, "reason": None, "host": "h"})
     assert (node.state, node.counts) == (state, counts)
+
+
+def test_shares_are_quotas_and_usage_is_what_is_held() -> None:
+    shares = {
+        "companies": [
+            {"company": "acme", "quotaCores": 6, "heldCores": 3},
+            {"company": "globex", "quotaCores": "2/1", "heldCores": 1},
+        ],
+        "users": [{"company": "acme", "user": "ann", "heldCores": 2}],
+    }
+    assert sshare.figures(shares) == {
+        ("acme", ""): {"shares": 6, "part": "0.750000", "usage": 3, "used": "0.750000"},
+        ("globex", ""): {"shares": 2, "part": "0.250000", "usage": 1, "used": "0.250000"},
+        ("acme", "ann"): {"usage": 2, "used": "0.500000"},
+    }
+    none = {"companies": [{"company": "acme", "quotaCores": 0, "heldCores": 0}], "users": []}
+    assert sshare.figures(none)["acme", ""] == {"shares": 0, "part": "0.000000", "usage": 0, "used": "0.000000"}
 
 
 def test_labels_of_workers_are_features_of_nodes() -> None:
