@@ -43,6 +43,14 @@ OF_OPTIONS = {
 }
 
 
+NEEDED = {
+    "signal": "#SBATCH -t 10\n",
+    "cpus-per-gpu": "#SBATCH -G 2\n",
+    "mem-per-gpu": "#SBATCH -G 2\n",
+}
+"""Lines without which an option means nothing."""
+
+
 @click.command(cls=JobCommand, context_settings={"allow_interspersed_args": False})
 @job_options
 @flag("--wait")
@@ -109,6 +117,14 @@ def test_files_of_output_are_those_of_slurm() -> None:
     assert (said["cwd"], said["open_mode"]) == (str(here), "append")
 
 
+def test_tasks_that_need_a_gpu_have_executors_of_their_own() -> None:
+    one = job("#SBATCH --gres=gpu:1 -c 2 --mem-per-gpu=3G\n")
+    assert (one["task_resources"], one["cores_per_task"], one["memory_per_task_mb"]) == ({"gpu": "1"}, 2, 3072)
+    many = job("#SBATCH --gres=gpu:1 -a 1-4 --cpus-per-gpu=2\n")
+    assert (many["executor_resources"], many["executor_cores"], many["executor_limit"]) == ({"gpu": 1}, 2, None)
+    assert (many["task_resources"], many["cores"], many["executor_memory_mb"]) == ({}, None, 1024)
+
+
 def test_the_command_line_and_lines_of_fairlog_are_stronger() -> None:
     lines = "#SBATCH -c 8 -J weak -t 10 --comment=kept\n#FAIRLOG -J own\n"
     said = job(lines, "-c", "2", "--max-runtime", "30s")
@@ -125,8 +141,9 @@ def sample(option: Option) -> str:
 
 @pytest.mark.parametrize("option", SBATCH, ids=lambda option: option.name)
 def test_each_option_acts_or_is_named_or_refused(option: Option) -> None:
-    plain, line = dict(job("")), sample(option)
-    answer = take_script("#SBATCH -t 10\n" * (option.name == "signal") + line)
+    besides = NEEDED.get(option.name, "")
+    plain, line = dict(job(besides)), sample(option)
+    answer = take_script(besides + line)
     if answer.exit_code:
         assert f"job.sh, line 2: --{option.name} is refused: " in answer.stderr
     elif taken[-1] == plain:
@@ -139,6 +156,9 @@ def test_each_option_acts_or_is_named_or_refused(option: Option) -> None:
     [
         ("#SBATCH --bogus", "unrecognized option '--bogus'"),
         ("#SBATCH -t 25:61", "Invalid --time specification"),
+        ("#SBATCH --mem=1G --mem-per-cpu=1G", "--mem, --mem-per-cpu, and --mem-per-gpu are mutually exclusive"),
+        ("#SBATCH --cpus-per-gpu=2", "--cpus-per-gpu needs a number of them, as by --gpus"),
+        ("#SBATCH --mem-per-gpu=2G", "--mem-per-gpu needs a number of them, as by --gpus"),
         ("#SBATCH --mem=0", "Invalid --mem specification"),
         ("#SBATCH -a 5-1", "Invalid job array specification"),
         ("#SBATCH -d afterok:", "Job dependency problem: afterok needs the ids of jobs"),
