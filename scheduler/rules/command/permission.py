@@ -123,7 +123,8 @@ _VERB_OF: Mapping[type[Any], Verb] = {
 class Subject(NamedTuple):
     """Whom a command or a read concerns: a company, a user of it, a worker; "" = nobody in particular.
 
-    And departments: the one that is asked about, or those of which the account that is managed is or becomes an admin.
+    And departments: the one that is asked about, or those of which the account that is given something is or becomes
+    an admin. What is taken from an account gives nobody reach, so it names none.
     """
 
     company: str = ""
@@ -166,9 +167,11 @@ def asked(  # noqa: C901 - one case a kind of command
             verb, subject = _of_admin(state, *of_account(account, by))
         case commands.RevokeToken(token=token):
             account = state.accounts.tokens[token].account if token in state.accounts.tokens else by.account
-            verb, subject = _of_admin(state, *of_account(account, by))
+            verb, subject = of_account(account, by)
         case commands.ShowApps(company=company):
             subject = Subject(company)
+        case commands.RemoveAccount(account=account) | commands.RevokeRole(account=account):
+            verb, subject = of_account(account, by, own=False)
         case _ if verb == "users":
             of_whom = of_account(command.account, by, own=False)  # type: ignore[union-attr]
             verb, subject = _of_admin(state, *of_whom, getattr(command, "department", ""))
@@ -222,14 +225,17 @@ def _allow(state: ClusterState, by: By, verb: Verb, subject: Subject, at: int, *
     if not fits:
         whose = f"worker {subject.worker}" if subject.worker else f"{subject.company}/{subject.user}".strip("/")
         if subject.departments:
-            whose += f"{', an admin of ' if whose else ''}the department {', '.join(subject.departments)}"
+            names = list(dict.fromkeys(subject.departments))
+            some = "the departments" if len(names) > 1 else "the department"
+            whose += f"{', an admin of ' if whose else ''}{some} {', '.join(names)}"
         raise NotAllowed(f"{by.account} acts as {by.role} and may not {MEANING[verb]} of {whose or 'anybody else'}")
 
 
 def _reaches(state: ClusterState, account: Account, subject: Subject) -> bool:
     """Whether the subject is within what an admin reaches (semantics I3).
 
-    That is its company, and what is in the departments of which it is an admin: so whom it manages reaches no further.
+    That is its company, and what is in the departments of which it is an admin: so whom it gives something reaches no
+    further.
     """
     if not subject.departments and subject.company == account.company:
         return True

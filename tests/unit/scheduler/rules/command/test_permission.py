@@ -694,7 +694,7 @@ def test_a_department_that_is_made_anew_has_no_admins() -> None:
     assert [each for each in audit(facts(cluster)) if each.rule != "T3"] == []
 
 
-def test_nobody_manages_an_account_that_reaches_further() -> None:
+def test_nobody_gives_to_an_account_that_reaches_further_but_takes_from_it() -> None:
     cluster = of_research()
     cluster.turn(
         AddAccount(account="acme/dora", role="admin"),
@@ -705,24 +705,65 @@ def test_nobody_manages_an_account_that_reaches_further() -> None:
         by=OPERATOR,
     )
     head, below = by("lab/adm"), By("acme/adm", "t0000physics", "admin")
-    of_dora: list[Command] = [
+    given: list[Command] = [
         IssueToken(token="stolen00", account="acme/dora", hash=HASH),
-        RevokeToken(token="t0000dora"),
         ChangeAccount(account="acme/dora", display="D"),
         GrantRole(account="acme/dora", role="user"),
-        RevokeRole(account="acme/dora", role="admin"),
-        RevokeRole(account="acme/dora", role="admin", department="research"),
+        GrantRole(account="acme/dora", role="admin", department="research"),
         GrantRole(account="acme/dora", role="admin", department="physics"),
-        RemoveAccount(account="acme/dora"),
     ]
-    for command in of_dora:
+    for command in given:
         assert allowed(cluster, command, head), command
         assert not allowed(cluster, command, below), command
-    with pytest.raises(NotAllowed, match="of acme/dora, an admin of the department research"):
-        decide(cluster.state, of_dora[0], None, below)
+    for command in taken_from("acme/dora", "t0000dora"):
+        assert allowed(cluster, command, head), command
+        assert allowed(cluster, command, below), command
+        assert not allowed(cluster, command, by("globex/adm")), command
+        assert not allowed(cluster, command, by("acme/ann")), command
+    for command in (given[0], given[3]):
+        with pytest.raises(NotAllowed, match=r"of acme/dora, an admin of the department research$"):
+            decide(cluster.state, command, None, below)
+    with pytest.raises(NotAllowed, match=r"of acme/dora, an admin of the departments research, physics$"):
+        decide(cluster.state, given[4], None, below)
     for department, heads, belows in (("physics", True, True), ("research", True, False), ("sales", False, False)):
         grant = GrantRole(account="acme/ann", role="admin", department=department)
         assert (allowed(cluster, grant, head), allowed(cluster, grant, below)) == (heads, belows), department
+
+
+def taken_from(account: str, token: str) -> list[Command]:
+    """All that can be taken from an admin of research."""
+    return [
+        RevokeToken(token=token),
+        RevokeRole(account=account, role="admin", department="research"),
+        RevokeRole(account=account, role="admin"),
+        RemoveAccount(account=account),
+    ]
+
+
+def test_a_company_that_left_gets_rid_of_whom_the_departments_admin_left_in_it() -> None:
+    head, own = by("lab/adm"), by("acme/adm")
+    mole = By("acme/mole", "t0000mole", "admin")
+    for taken in taken_from("acme/mole", "t0000mole"):
+        cluster = of_research()
+        cluster.turn(
+            AddAccount(account="acme/mole", role="admin"),
+            GrantRole(account="acme/mole", role="admin", department="research"),
+            IssueToken(token="t0000mole", account="acme/mole", hash=HASH),
+            by=head,
+        )
+        cluster.turn(
+            MoveCompany(company="acme", department=""),
+            MoveCompany(company="globex", department="research"),
+            by=OPERATOR,
+        )
+        assert allowed(cluster, AddAccount(account="globex/new"), mole)
+        assert allowed(cluster, AddAccount(account="acme/new"), mole)
+        assert not allowed(cluster, taken, head), taken
+        cluster.turn(taken, by=own)
+        assert not allowed(cluster, AddAccount(account="globex/new"), mole), taken
+        keeps_the_role = isinstance(taken, RevokeRole) and taken.department != ""
+        assert allowed(cluster, AddAccount(account="acme/new"), mole) == keeps_the_role, taken
+        assert [each for each in audit(facts(cluster)) if each.rule != "T3"] == []
 
 
 def test_a_token_of_before_does_not_reach_into_a_department() -> None:
