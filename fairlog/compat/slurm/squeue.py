@@ -140,7 +140,7 @@ COLUMNS = (
     | {name: (name.upper().replace("-", "_"), name, always("N/A")) for name in _UNKNOWN}
 )
 _OF_DETAIL = frozenset({"o", "Requeue", "RestartCnt", "STDERR", "STDIN", "STDOUT"})
-"""Those for which each app is asked for by itself."""
+"""Fields for which each app is asked for by itself."""
 _ALIASES = {
     "tasks": "C",
     "numtasks": "C",
