@@ -36,6 +36,8 @@ _NAME = "fairlog-"
 """What the name begins with by which mpirun knows an executor, before its rank."""
 _FIRST_WORDS_S = 10.0
 """How long a connection may be silent before it has said what it is."""
+_HANDSHAKES = 64
+"""So many connections at once may not have said yet what they are. Those beyond are closed, and come again."""
 _AGAIN_S = 0.2
 _PASSED_ON = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 """Signals that mpirun gets from the executor of rank 0, and treats as it does."""
@@ -147,7 +149,8 @@ class _Dialogue:
     """A connection on which each end says an object of JSON at a time."""
 
     def __init__(self, connection: socket.socket) -> None:
-        self._file: TextIOWrapper = connection.makefile("rw", encoding="utf-8")
+        with connection:  # it is open as long as its file
+            self._file: TextIOWrapper = connection.makefile("rw", encoding="utf-8")
 
     def say(self, **about: object) -> None:
         """Say this. Raises: OSError."""
@@ -169,23 +172,46 @@ class _Others:
     def __init__(self) -> None:
         self._lines: dict[int, _Dialogue] = {}
         self._news = threading.Condition()
+        self._handshakes = threading.BoundedSemaphore(_HANDSHAKES)
 
     def serve(self, server: socket.socket) -> None:
         """Take connections of whoever has the key of the app, until the socket is closed."""
         tls = _tls(server=True)
-        with suppress(OSError):
-            while True:
-                connection = server.accept()[0]
-                threading.Thread(target=self._welcome, args=(tls, connection), daemon=True).start()
+        while server.fileno() >= 0:
+            try:
+                self._accept(tls, server)
+            except (OSError, RuntimeError):  # who called is gone, or this process has no file or thread for it now
+                time.sleep(_AGAIN_S)
 
-    def _welcome(self, tls: ssl.SSLContext, connection: socket.socket) -> None:
-        with suppress(OSError, ValueError, KeyError):
+    def _accept(self, tls: ssl.SSLContext, server: socket.socket) -> None:
+        """Take the next connection. Raises: OSError, RuntimeError if it cannot be had or served now."""
+        connection = server.accept()[0]
+        if not self._handshakes.acquire(blocking=False):
+            connection.close()
+            return
+        try:
+            threading.Thread(target=self._welcome, args=(tls, connection), daemon=True).start()
+        except RuntimeError:
+            connection.close()
+            self._handshakes.release()
+            raise
+
+    def _greet(self, tls: ssl.SSLContext, connection: socket.socket) -> tuple[_Dialogue, dict[str, Any]]:
+        """The connection of who has the key, and what it says first. Raises: OSError, ValueError."""
+        try:
             connection.settimeout(_FIRST_WORDS_S)
             secured = tls.wrap_socket(connection, server_side=True)
             line = _Dialogue(secured)
             about = line.hear()
             secured.settimeout(None)
             _kept_alive(secured)
+            return line, about
+        finally:
+            self._handshakes.release()
+
+    def _welcome(self, tls: ssl.SSLContext, connection: socket.socket) -> None:
+        with suppress(OSError, ValueError, KeyError):
+            line, about = self._greet(tls, connection)
             if "command" in about:
                 line.say(code=self._run(about["rank"], about["command"]))
                 return
