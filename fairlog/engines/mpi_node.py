@@ -37,7 +37,7 @@ _NAME = "fairlog-"
 _FIRST_WORDS_S = 10.0
 """How long a connection may be silent before it has said what it is."""
 _HANDSHAKES = 64
-"""So many connections at once may not have said yet what they are. Those beyond are closed, and come again."""
+"""How many connections at once may not have said yet what they are. Those beyond are closed, and come again."""
 _AGAIN_S = 0.2
 _PASSED_ON = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 """Signals that mpirun gets from the executor of rank 0, and treats as it does."""
