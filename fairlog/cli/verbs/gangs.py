@@ -8,7 +8,7 @@ import click
 
 from fairlog.cli.decorators import on_cluster
 from fairlog.cli.job_files import JobCommand
-from fairlog.cli.params import flag, number_option
+from fairlog.cli.params import flag, range_option
 from fairlog.cli.verbs.submit import AppOptions, job_options, send_app
 from fairlog.engines.mpi_node import PROGRAM
 
@@ -82,7 +82,9 @@ def torchrun(session: Session, *, job: AppOptions, wait: bool) -> int:
 
 @click.command(cls=NodesOfMpi, context_settings={"allow_interspersed_args": False})
 @job_options
-@number_option("--ranks-per-executor", default=1, show_default=True, help="Ranks that mpirun starts in each executor.")
+@range_option(
+    "--ranks-per-executor", 1, 1024, default=1, show_default=True, help="Ranks that mpirun starts in each executor."
+)
 @flag("--wait", "-w", help="Wait until the app ends, and exit with the code of the last program that failed, or 1.")
 @on_cluster
 def mpirun(session: Session, *, job: AppOptions, ranks_per_executor: int, wait: bool) -> int:
