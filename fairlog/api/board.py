@@ -392,15 +392,15 @@ class Board:
             found = [each for each in self._history if each["seq"] <= seen.seq]
         return self._viewed(seen, {"changes": found[: -limit - 1 : -1], "number": len(found)})
 
-    def fairness(self, who: By, *, by: str = "company", at: int | None = None) -> Viewed:
-        """As `LogReads.fairness`, at most `SLOW_S` old."""
+    def fairness(self, who: By, *, by: str = "company", at: int | None = None, after: int = 0) -> Viewed:
+        """As `LogReads.fairness`, at most `SLOW_S` old and of no position before `after`."""
         self.check(who)
 
         def look() -> tuple[Seen, Any]:
             viewed = self._handlers.log.fairness(who, by=cast("Any", by), at=at)
             return viewed.seen, viewed.body
 
-        seen, body = self._shared(("fairness", by), look, at, 0, kept_s=SLOW_S)
+        seen, body = self._shared(("fairness", by), look, at, after if at is None else 0, kept_s=SLOW_S)
         return Viewed(seen, body)
 
     def course(self, who: By, *, at: int | None = None) -> Viewed:

@@ -98,7 +98,7 @@ class Route(NamedTuple):
 
 _SEQ = {"type": "integer", "minimum": 0, "maximum": 2**53}
 _AT = Param("at", _SEQ, "Show the state at this log position.")
-_AFTER = Param("after", _SEQ, "Wait until the state holds the log up to this position.")
+AFTER = Param("after", _SEQ, "Wait until the state holds the log up to this position.")
 _FRESH = Param("fresh", {"type": "boolean"}, "Wait until the state holds all that is committed now.")
 _MONTH = Param(
     "month",
@@ -174,7 +174,7 @@ def _see(view: str, text: str, *, many: bool = False, more: tuple[Param, ...] = 
         "list" if many else "value",
         view=view,
         shows=_SHOWN[view],
-        params=(_AT, _AFTER, _FRESH, *page, *more, _SEEN),
+        params=(_AT, AFTER, _FRESH, *page, *more, _SEEN),
     )
 
 
@@ -267,7 +267,7 @@ ROUTES: tuple[Route, ...] = (
         "cluster-read",
         "The health in a sentence, the conditions that hold, the masters and the workers.",
         "value",
-        params=(_AFTER, _FRESH, _SEEN),
+        params=(AFTER, _FRESH, _SEEN),
         shows=answers.Status,
         handler=lambda door: door.handlers.health.status,
     ),
@@ -648,6 +648,7 @@ ROUTES: tuple[Route, ...] = (
                 "Figures of companies, users or departments.",
             ),
             Param("at", _SEQ, "Up to this log position."),
+            AFTER,
             _FRESH,
         ),
         shows=answers.FairnessFigures,
@@ -763,7 +764,7 @@ ROUTES: tuple[Route, ...] = (
         "overview",
         "The cluster at a glance.",
         answers.Overview,
-        _AFTER,
+        AFTER,
         handler=lambda door: door.board.overview,
     ),
     _show(
@@ -778,7 +779,7 @@ ROUTES: tuple[Route, ...] = (
         "board",
         "The apps that pass, sorted, with what they wait for.",
         answers.BoardPage,
-        _AFTER,
+        AFTER,
         _COMPANY,
         _USER,
         Param("state", {"type": "string", "enum": [*STATES]}, "In which state; without it, those that have not ended."),
@@ -796,7 +797,7 @@ ROUTES: tuple[Route, ...] = (
         "card",
         "An app, why it waits and what would help.",
         answers.AppCard,
-        _AFTER,
+        AFTER,
         _REASON,
         verb="read",
         handler=lambda door: door.board.app,
@@ -815,7 +816,7 @@ ROUTES: tuple[Route, ...] = (
         "companyCard",
         "What a company holds, is due and waits for.",
         answers.CompanyCard,
-        _AFTER,
+        AFTER,
         handler=lambda door: door.board.company,
     ),
     _show(
@@ -823,7 +824,7 @@ ROUTES: tuple[Route, ...] = (
         "fleet",
         "The workers with what runs on them.",
         answers.FleetShown,
-        _AFTER,
+        AFTER,
         handler=lambda door: door.board.fleet,
     ),
     _show(
@@ -853,7 +854,7 @@ ROUTES: tuple[Route, ...] = (
         "cluster-read",
         "An event of the log, and the candidates that there were.",
         "value",
-        params=(_AFTER, _SEEN),
+        params=(AFTER, _SEEN),
         shows=answers.DecisionCard,
         handler=lambda door: door.board.decision,
     ),

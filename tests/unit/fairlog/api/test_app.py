@@ -117,6 +117,24 @@ def test_an_app_is_submitted_seen_and_killed(api: Handlers) -> None:
     run(api, story)
 
 
+def test_who_asks_for_all_that_is_committed_gets_no_answer_kept_from_before(
+    api: Handlers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fairlog.api.board.SLOW_S", HOPELESS_S)
+
+    async def story(client: httpx.AsyncClient) -> None:
+        first = (await client.post("/v1/companies", json=body(ACME))).json()["seq"]
+        old = (await client.get("/v1/fairness", params={"after": first})).json()
+        later = (await client.post("/v1/companies", json=body(RegisterCompany(company="globex")))).json()["seq"]
+        assert (await client.get("/v1/fairness")).json() == old
+        for wanted in ({"fresh": "true"}, {"after": later}, {"after": first, "fresh": "true"}):
+            assert (await client.get("/v1/fairness", params=wanted)).json()["seq"] >= later
+        past = (await client.get("/v1/fairness", params={"at": old["seq"], "fresh": "true"})).json()
+        assert past["seq"] == old["seq"] < later
+
+    run(api, story)
+
+
 def test_every_route_and_command_takes_the_number_of_an_app_for_its_id(api: Handlers) -> None:
     async def story(client: httpx.AsyncClient) -> None:
         assert (await client.post("/v1/companies", json=body(ACME))).status_code == 200
