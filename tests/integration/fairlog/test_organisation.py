@@ -15,7 +15,7 @@ import pytest
 
 from fairlog.local.running import RECORD
 from tests.integration.cli_rig import Shell
-from tests.waiting import HOPELESS_S
+from tests.waiting import HOPELESS_S, wait_until
 
 FILE = Path(".config/fairlog/credentials.json")
 
@@ -151,6 +151,19 @@ def test_each_role_gets_every_answer_that_is_worked_out_from_the_log(organisatio
             while (answer := httpx.post(url, json=asked, headers=headers, timeout=HOPELESS_S)).status_code == 429:
                 time.sleep(float(answer.headers["Retry-After"]))
             assert answer.json()["value"]["other"]["cluster"]["ended"] == 2
+
+
+def test_of_a_statement_of_others_only_what_was_used_is_not_public(organisation: Organisation) -> None:
+    """What is granted follows from the public log, whatever a server answers (semantics I3)."""
+    boss, ann = organisation.company("acme")
+    _, bob = organisation.company("globex")
+    ann.ok("submit", "--wait", "--tasks", "4", "--", "true")
+    typed = ("statement", "--company", "acme", "--month", datetime.now(UTC).strftime("%Y-%m"), "--json")
+    wait_until(lambda: "spent" in boss.run(*typed).json()["total"], "the executor's end")
+    own, others = (shell.run(*typed).json()["total"] for shell in (boss, bob))
+    assert own.pop("spent")["toldCoreMs"] > 0
+    assert others == own
+    assert others["grantedCoreMs"] > 0
 
 
 def test_an_admin_of_a_department_manages_its_companies_and_no_others(organisation: Organisation) -> None:
