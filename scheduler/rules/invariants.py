@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from scheduler.model.errors import InvariantViolated
 from scheduler.model.resources import NOTHING, Resources, amounts_of
 from scheduler.rules.admission.queue import ask_of
 from scheduler.rules.entities.labels import class_of, demands_of, met_by
-from scheduler.rules.entities.ledger import Balance, add_grant, add_request
+from scheduler.rules.entities.ledger import Balance, Occupation, add_grant, add_request
 from scheduler.rules.index.claims import usable_executors
 from scheduler.rules.share.entitlement import filling, still_holding
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from scheduler.rules.admission.queue import CompanyQueue
     from scheduler.rules.entities.apps import App
     from scheduler.rules.entities.grants import Allocation
-    from scheduler.rules.entities.ledger import Occupation
     from scheduler.rules.entities.workers import Worker
 from scheduler.rules.state.cluster import ClusterState
 
@@ -124,6 +123,11 @@ def _departments(state: ClusterState) -> Iterator[str]:
         )
         leaving = sum([company.leaving for company in theirs], NOTHING)
         last = max([company.last_selected for company in theirs], default=0)
+        standing = Occupation()
+        for company in theirs:
+            standing.add(state.claims.of(company.spec.company))
+        if each.standing != standing:
+            yield f"department {name!r} counts {each.standing}, but its companies claim {standing} together"
         if (each.balance, each.leaving, each.last_selected, each.companies) != (sums, leaving, last, len(theirs)):
             yield f"department {name!r} counts {each.balance}, but its companies add up to {sums}"
         if [one.name for one in each.above] != _names_above(state, each.spec.parent):
@@ -131,6 +135,8 @@ def _departments(state: ClusterState) -> Iterator[str]:
     for name, company in state.companies.items():
         if [one.name for one in company.above] != _names_above(state, company.department):
             yield f"company {name!r} is not in the departments above it"
+        if not _same(state.claims.of(name).above, [one.standing for one in company.above]):
+            yield f"company {name!r} does not count in the departments above it"
 
 
 def _names_above(state: ClusterState, department: str) -> list[str]:
@@ -401,8 +407,14 @@ def _limit(name: str, queue: CompanyQueue, state: ClusterState) -> Iterator[str]
     }:
         yield f"other limits count for company {name!r} than there are"
     above = {each.name: limits.ceiling("", each.name) for each in state.companies[name].above}
-    if {each: ceiling for each, ceiling, _ in limit.above} != {each: one for each, one in above.items() if one}:
+    if {each: ceiling for each, ceiling, _ in limit.above} != {each: one for each, one in above.items() if one} or not (
+        _same([one for _, _, one in limit.above], [state.departments[each].standing for each, _, _ in limit.above])
+    ):
         yield f"other limits of departments count for company {name!r} than there are"
+
+
+def _same(some: Sequence[object], others: Sequence[object]) -> bool:
+    return [id(each) for each in some] == [id(each) for each in others]
 
 
 def _sum(held: Collection[Allocation]) -> Resources:

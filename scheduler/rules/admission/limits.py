@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from scheduler.rules.entities.ledger import Occupation
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
@@ -16,6 +14,7 @@ if TYPE_CHECKING:
     from scheduler.model.resources import Resources
     from scheduler.rules.admission.user import Contender
     from scheduler.rules.entities.apps import App
+    from scheduler.rules.entities.ledger import Occupation
 
 NAMES = (
     "max_pending_apps",
@@ -95,7 +94,7 @@ class CompanyLimits:
         """The limits of the company."""
         self.ceilings: dict[str, tuple[Ceiling, Occupation]] = {}
         """The limits of its users that have any, and what these users claim."""
-        self.above: list[tuple[str, Ceiling, Sequence[Occupation]]] = []
+        self.above: list[tuple[str, Ceiling, Occupation]] = []
         """The departments that it is in and that have any, and what the companies in them claim (semantics H12)."""
 
     @property
@@ -108,16 +107,16 @@ class CompanyLimits:
         limits: Limits,
         company: str,
         users: Iterable[Contender],
-        above: Sequence[tuple[str, Sequence[Occupation]]] = (),
+        above: Sequence[tuple[str, Occupation]] = (),
     ) -> None:
         """These are the limits now, and the company, the departments above and the users to which they apply."""
         self._company, self._all = company, limits if limits.values else None
         self.ceiling, self.ceilings = limits.ceiling(company), {}
         self.above = []
-        for name, standings in above:
+        for name, standing in above:
             ceiling = limits.ceiling("", name)
             if ceiling is not None:
-                self.above.append((name, ceiling, standings))
+                self.above.append((name, ceiling, standing))
         for user in users:
             self.regard(user)
 
@@ -144,8 +143,8 @@ class CompanyLimits:
             return user, broken
         if self.ceiling is not None and (broken := self.ceiling.broken(self._standing, *of_company)) is not None:
             return "", broken
-        for name, ceiling, standings in self.above:
-            broken = ceiling.broken(together(standings), *of_company)
+        for name, ceiling, standing in self.above:
+            broken = ceiling.broken(standing, *of_company)
             if broken is not None:
                 return "", broken._replace(department=name)
         return None
@@ -242,16 +241,6 @@ def holder_text(company: str, user: str) -> str:
     if not company:
         return f"department {user}"
     return f"user {user} in {company}" if user else f"company {company}"
-
-
-def together(standings: Iterable[Occupation]) -> Occupation:
-    """What the apps of all these companies count for."""
-    found = Occupation()
-    for each in standings:
-        found.claimed += each.claimed
-        found.pending += each.pending
-        found.apps += each.apps
-    return found
 
 
 def over_app_cores(limits: Limits, app: AppRegistered, requests: int, more: int) -> tuple[str, Broken] | None:

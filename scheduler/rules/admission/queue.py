@@ -130,7 +130,7 @@ class AppQueue:
         """Set the company's quota (semantics C2)."""
         self.companies[name].tenant.quota = quota
 
-    def set_limits(self, name: str, limits: Limits, above: Sequence[tuple[str, Sequence[Occupation]]] = ()) -> None:
+    def set_limits(self, name: str, limits: Limits, above: Sequence[tuple[str, Occupation]] = ()) -> None:
         """Set the limits by which apps of the company are passed over, with departments `above` that have any (N2)."""
         company = self.companies[name]
         company.limit.set(limits, name, [queue.contender for queue in company.users.values()], above)

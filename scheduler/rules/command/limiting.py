@@ -16,7 +16,6 @@ from scheduler.rules.admission.limits import (
     Limits,
     holder_text,
     kind_of,
-    together,
 )
 from scheduler.rules.checks.validate import check_name, check_range, shorten
 from scheduler.rules.state.departments import unknown_department
@@ -92,7 +91,7 @@ def check_of_department(name: str) -> None:
 def check_submission(
     limits: Limits,
     claims: Claims,
-    above: Sequence[tuple[str, Sequence[Occupation]]],
+    above: Sequence[tuple[str, Occupation]],
     app: AppRegistered,
     at: int,
     *,
@@ -106,8 +105,8 @@ def check_submission(
     for user, pending in ((app.user, PENDING_OF_USER), ("", PENDING_OF_COMPANY)):
         standing = claims.standing(app.company, user)
         _check(limits, (app.company, user), standing, app, at, pending if closed else None)
-    for department, standings in above:
-        _check(limits, ("", department), together(standings), app, at, None)
+    for department, standing in above:
+        _check(limits, ("", department), standing, app, at, None)
 
 
 def _check(  # noqa: PLR0917 - what a limit is about

@@ -11,7 +11,7 @@ from scheduler.model.events import (
 )
 from scheduler.model.quota import UNBOUGHT, Quota
 from scheduler.model.resources import NOTHING, Resources
-from scheduler.rules.entities.ledger import Balance, Usage
+from scheduler.rules.entities.ledger import Balance, Occupation, Usage
 
 
 @dataclass(slots=True, eq=False)
@@ -40,6 +40,8 @@ class Department:
     """What of its quota is lent to nobody."""
     companies: int = 0
     balance: Balance = field(default_factory=Balance)
+    standing: Occupation = field(default_factory=Occupation)
+    """What its companies claim."""
     last_selected: int = 0
     leaving: Resources = NOTHING
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from scheduler.model.resources import NOTHING, Resources
@@ -116,17 +116,25 @@ def granted(free: Resources, held: Resources, grant: Resources) -> tuple[Resourc
 
 @dataclass(slots=True)
 class Occupation:
-    """What the cluster's, a company's or a user's apps count for."""
+    """What the cluster's, a department's, a company's or a user's apps count for."""
 
     claimed: Resources = NOTHING
     unserved: Resources = NOTHING
     """What admitted apps request that were never granted anything (semantics C5).
 
-    Not kept for the cluster, nor where the order of companies does not regard it.
+    Not kept for the cluster and departments, nor where the order of companies does not regard it.
     """
     pending: int = 0
     """How many apps are pending, and how many are in waitingApps; not kept for the cluster (semantics N1)."""
     apps: int = 0
+    above: tuple[Occupation, ...] = field(default=(), compare=False, repr=False)
+    """Standings of the departments that the company is in, where its apps count as well (semantics H12)."""
+
+    def add(self, other: Occupation) -> None:
+        """Count what the apps of a company count for."""
+        self.claimed += other.claimed
+        self.pending += other.pending
+        self.apps += other.apps
 
 
 Standings = tuple[Occupation, Occupation, Occupation]

@@ -215,6 +215,9 @@ class Claims:
         for standing in app.standings[1:]:
             standing.pending += pending
             standing.apps += admitted
+        for standing in app.standings[1].above:
+            standing.pending += pending
+            standing.apps += admitted
 
     def admit(self, app: App) -> None:
         """Count an app that was admitted just now."""
@@ -342,3 +345,5 @@ def _count(app: App, change: Resources) -> None:
     """The app claims that much more."""
     cluster, company, user = app.standings
     cluster.claimed, company.claimed, user.claimed = sums(cluster.claimed, company.claimed, user.claimed, change)
+    for department in company.above:
+        department.claimed += change

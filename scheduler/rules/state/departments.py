@@ -172,19 +172,8 @@ def check_empty(state: Facts, name: str) -> None:
             )
 
 
-def in_department(state: Facts, department: str) -> list[Occupation]:
-    """What each company in it claims, however deep (semantics H12)."""
+def limited_above(state: Facts, company: str) -> list[tuple[str, Occupation]]:
+    """The departments above the company that have limits, and what the companies in them claim (semantics H12)."""
     return [
-        state.claims.of(name)
-        for name, each in state.companies.items()
-        if department in [above.name for above in each.above]
-    ]
-
-
-def limited_above(state: Facts, company: str) -> list[tuple[str, list[Occupation]]]:
-    """The departments above the company that have limits, and what each company in them claims (semantics H12)."""
-    return [
-        (each.name, in_department(state, each.name))
-        for each in state.companies[company].above
-        if ("", each.name) in state.limits.values
+        (each.name, each.standing) for each in state.companies[company].above if ("", each.name) in state.limits.values
     ]

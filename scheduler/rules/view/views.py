@@ -43,7 +43,7 @@ from scheduler.model.errors import InvalidCommand, UnknownApp
 from scheduler.model.events import Addresses, AppState, ClusterConfigured, Computed, Fixed, Sizing
 from scheduler.model.quota import Quota, Share
 from scheduler.model.resources import Resources
-from scheduler.rules.admission.limits import EVERYBODY, kind_of, together
+from scheduler.rules.admission.limits import EVERYBODY, kind_of
 from scheduler.rules.checks.validate import in_force
 from scheduler.rules.command.failures import kept_from
 from scheduler.rules.command.windows import in_the_way
@@ -54,7 +54,6 @@ from scheduler.rules.entities.workers import LostWorker, Window, Worker
 from scheduler.rules.index.closings import leaving_ms
 from scheduler.rules.index.trouble import kept_until
 from scheduler.rules.state.cluster import ClusterState
-from scheduler.rules.state.departments import in_department
 from scheduler.rules.state.preconditions import EDITIONS
 from scheduler.rules.view.standings import (
     NOWHERE,
@@ -673,7 +672,7 @@ def _expires_at(app: App) -> int | None:
 
 def _present(state: ClusterState, company: str, user: str, name: str) -> int | None:
     """What counts against the limit now; None where a single app is judged, or a rate (semantics N2)."""
-    standing = state.claims.standing(company, user) if company else together(in_department(state, user))
+    standing = state.claims.standing(company, user) if company else state.departments[user].standing
     counted = {"max_pending_apps": standing.pending, "max_running_apps": standing.apps}
     counted |= {"max_cores": standing.claimed.cores, "max_memory_mb": standing.claimed.memory_mb}
     return standing.claimed.amount(kind_of(name)) if kind_of(name) else counted.get(name)

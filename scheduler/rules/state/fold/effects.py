@@ -16,6 +16,7 @@ from scheduler.rules.entities.grants import Allocation
 from scheduler.rules.entities.labels import demands_of
 from scheduler.rules.entities.ledger import (
     Balance,
+    Occupation,
     add_grant,
     add_request,
     granted,
@@ -68,11 +69,14 @@ def set_departments(facts: Facts) -> None:
             above.append(facts.departments[parent])
             parent = above[-1].spec.parent
         each.above, each.companies, each.balance = tuple(above), 0, Balance()
-        each.last_selected, each.leaving = 0, NOTHING
-    for company in facts.companies.values():
+        each.standing, each.last_selected, each.leaving = Occupation(), 0, NOTHING
+    for name, company in facts.companies.items():
         company.above = facts.departments[company.department].chain if company.department else ()
+        standing = facts.claims.of(name)
+        standing.above = tuple([each.standing for each in company.above])
         for each in company.above:
             each.companies += 1
+            each.standing.add(standing)
             each.balance.requested += company.balance.requested
             each.balance.granted += company.balance.granted
             each.leaving += company.leaving

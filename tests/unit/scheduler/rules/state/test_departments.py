@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from msgspec.structs import replace
@@ -22,10 +22,19 @@ from scheduler.model.commands import (
     SetLimit,
     SubmitApp,
 )
-from scheduler.model.errors import InvalidCommand, LimitExceeded, QuotaExceeded, UnknownCompany, UnknownKind
+from scheduler.model.errors import (
+    InvalidCommand,
+    InvariantViolated,
+    LimitExceeded,
+    QuotaExceeded,
+    UnknownCompany,
+    UnknownKind,
+)
 from scheduler.model.events import AppAdmitted, CompanyMoved, DepartmentAdded, DepartmentChanged, DepartmentRemoved
 from scheduler.model.quota import Quota
 from scheduler.model.resources import Resources
+from scheduler.rules.entities.ledger import Occupation
+from scheduler.rules.invariants import check
 from scheduler.rules.share.entitlement import entitlement, filling
 from scheduler.rules.state.records import lines, restored
 from scheduler.rules.view.unmet import unmet
@@ -37,6 +46,11 @@ from scheduler.rules.view.views import (
 )
 from tests.property.given import Cluster, submission
 from witness.pending_reasons import waits_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from scheduler.rules.state.cluster import ClusterState
 
 
 def department(name: str, **fields: Any) -> AddDepartment:
@@ -374,6 +388,71 @@ def test_limits_of_departments_let_others_in_as_in_a_filling_that_begins_anew() 
         claimed = [state.claims.of(name).claimed.cores for name in "ab"]
         assert sum(claimed) <= 20
         assert state.claims.of("b").apps <= 3
+
+
+def counted(state: ClusterState) -> dict[str, tuple[int, int, int]]:
+    """The cores that each department claims, and how many of its apps are pending and admitted."""
+    standings = {name: each.standing for name, each in state.departments.items()}
+    return {name: (each.claimed.cores, each.pending, each.apps) for name, each in standings.items()}
+
+
+def test_what_a_department_claims_is_kept_as_companies_and_apps_come_and_go() -> None:
+    cluster = made(department("top"), ChangeDepartment(department="r", parent="top"))
+    state = cluster.state
+    cluster.turn(sized("a1", "a", 8), sized("b1", "b", 8), sized("c1", "c", 8))
+    assert counted(state) == {"r": (16, 0, 0), "top": (16, 0, 0)}  # apps are counted where there are limits
+    cluster.turn(limited("max_cores", 18), sized("b2", "b", 4))
+    assert counted(state) == {"r": (16, 1, 2), "top": (16, 1, 2)}
+    cluster.turn(MoveCompany(company="b", department="top"))
+    assert counted(state) == {"r": (8, 0, 1), "top": (20, 0, 3)}
+    cluster.turn(ChangeDepartment(department="r", parent=""))
+    assert counted(state) == {"r": (8, 0, 1), "top": (12, 0, 2)}
+    assert counted(restored(list(lines(state)))) == counted(state)
+    cluster.turn(EndApp(app="a1", reason="finished"))
+    assert counted(state) == {"r": (8, 0, 0), "top": (12, 0, 2)}
+    cluster.turn(*[EndedExecutor(executor=one, reason="exited") for one in list(state.apps["a1"].executors)])
+    assert counted(state) == {"r": (0, 0, 0), "top": (12, 0, 2)}
+    cluster.turn(EndApp(app="b1", reason="finished"), EndApp(app="b2", reason="finished"))
+    cluster.turn(*[EndedExecutor(executor=one, reason="exited") for one in list(state.executors)])
+    cluster.turn(RemoveCompany(company="b"))
+    assert counted(state) == {"r": (0, 0, 0), "top": (0, 0, 0)}
+    cluster.check_replay()
+
+
+def claims_more(state: ClusterState) -> None:
+    state.departments["r"].standing.claimed += Resources(1, 0)
+
+
+def counts_more(state: ClusterState) -> None:
+    state.departments["r"].standing.apps += 1
+
+
+def counts_nowhere(state: ClusterState) -> None:
+    state.claims.of("a").above = ()
+
+
+def asks_another(state: ClusterState) -> None:
+    limit = state.queue.companies["a"].limit
+    limit.above = [(name, ceiling, Occupation()) for name, ceiling, _ in limit.above]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (claims_more, "department 'r' counts .*cores=9.*, but its companies claim .*cores=8"),
+        (counts_more, "department 'r' counts .*apps=2.*, but its companies claim .*apps=1"),
+        (counts_nowhere, "company 'a' does not count in the departments above it"),
+        (asks_another, "other limits of departments count for company 'a'"),
+    ],
+)
+def test_a_department_that_counts_other_than_its_companies_is_found(
+    spoil: Callable[[ClusterState], None], why: str
+) -> None:
+    cluster = made(limited("max_cores", 18), sized("a1", "a", 8))
+    check(cluster.state)
+    spoil(cluster.state)
+    with pytest.raises(InvariantViolated, match=why):
+        check(cluster.state)
 
 
 def test_what_alone_exceeds_a_limit_of_a_department_is_refused() -> None:
