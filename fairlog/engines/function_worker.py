@@ -39,6 +39,8 @@ _SHORT_S = 0.02
 """A call that takes longer holds up none that came with it: they are returned to the pool."""
 _LOOK_S = 1.0
 """How often a worker that makes a long call looks whether others have come, besides when they come."""
+_MOST_UNSHOWN = 1024
+"""So many pieces that calls have printed wait at most to be sent to the pool."""
 _DEATHS = 20
 """After so many deaths of workers in a row without a minute in between, the executor fails."""
 
@@ -111,7 +113,8 @@ def _names(piece: bytes) -> bool:
 class _WorkerProcess:
     """One process: takes calls in order and answers each, or returns it before it was begun."""
 
-    def __init__(self, connection: socket.socket, leave: Callable[[], None]) -> None:
+    def __init__(self, connection: socket.socket, leave: Callable[[bool], None]) -> None:
+        """`leave` ends the process and what its call has started; for good, if the pool is gone."""
         self._connection, self._leave = connection, leave
         self._frames = wire.Frames()
         self._pending: deque[wire.Frame] = deque()
@@ -122,7 +125,14 @@ class _WorkerProcess:
         """The number of the present call."""
         self._busy = threading.Event()
         """A call has begun since the last look found none."""
+        self._printed: deque[tuple[int, str]] = deque()
+        """What calls have printed and is not shown yet. Whoever prints only appends: a signal's handler may, too."""
+        self._shows = True
+        self._caller = 0
+        """The thread that makes a call, while it does."""
+        self._news, self._tell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         threading.Thread(target=self._watch, daemon=True).start()
+        threading.Thread(target=self._show, daemon=True).start()
 
     def work(self) -> None:
         """Answer calls until the pool says stop. Raises: OSError if it is gone."""
@@ -160,19 +170,46 @@ class _WorkerProcess:
 
     def _answer(self, frame: wire.Frame) -> None:
         began_s = time.perf_counter()
+        self._caller = threading.get_ident()
         kind, body = _outcome(frame.body)
+        self._caller = 0
         with contextlib.suppress(AttributeError, OSError, ValueError):  # whatever the call has left there
             sys.stdout.flush()  # the end of the pool ends this process at once
             sys.stderr.flush()
         answer = wire.framed(frame.call, kind, body, time.perf_counter() - began_s)
+        while self._printed and self._shows:  # by the thread that no signal interrupts
+            time.sleep(0)
         with self._lock:
             self._send(answer)
 
     def show(self, kind: int, text: str) -> None:
-        """Have the pool write what the present call has written; between calls the connection is read."""
-        with contextlib.suppress(OSError, ValueError), self._lock:  # the pool is gone
-            if self._began_s:
-                self._send(wire.framed(0, kind, (text.encode(errors="replace"),)))
+        """Have the pool write what the present call has written; the call waits while much is not shown yet.
+
+        Nobody else waits: what is collected may print in any thread, also in the one that sends.
+        """
+        while self._shows and len(self._printed) > _MOST_UNSHOWN and threading.get_ident() == self._caller:
+            time.sleep(_SHORT_S)
+        if not self._shows:
+            return
+        self._printed.append((kind, text))
+        with contextlib.suppress(OSError):  # it is told already, or a call has closed what is not its own
+            os.write(self._tell, b"x")
+
+    def _show(self) -> None:
+        """Send what is printed while a call is made, until the pool is gone; between calls the connection is read."""
+        try:
+            while True:
+                select.select([self._news], [], [])
+                os.read(self._news, 1 << 16)
+                with self._lock:
+                    while self._began_s and self._printed:
+                        kind, text = self._printed[0]
+                        self._send(wire.framed(0, kind, (text.encode(errors="replace"),)))
+                        self._printed.popleft()
+        except (OSError, ValueError):  # also where a call has closed what is not its own
+            pass
+        finally:
+            self._shows = False
 
     def _send(self, frame: Iterable[bytes]) -> None:
         for part in frame:
@@ -199,12 +236,13 @@ class _WorkerProcess:
             try:
                 while count := self._connection.recv_into(self._frames.room()):
                     self._pending += self._frames.take(count)
+                self._leave(True)  # noqa: FBT003 (the pool is gone, and with it who asked for this)
             except wire.NOT_NOW:
                 pass
             finally:
                 self._connection.settimeout(None)
             if any(frame.kind == wire.CANCEL and frame.call == self._call for frame in self._pending):
-                self._leave()
+                self._leave(False)  # noqa: FBT003 (a successor takes the next call)
             calls = [frame for frame in self._pending if frame.kind == wire.CALL]
             self._pending = deque(frame for frame in self._pending if frame.kind not in {wire.CALL, wire.CANCEL})
             if calls:
@@ -301,7 +339,7 @@ def _connected(tls: ssl.SSLContext, about: str) -> socket.socket:
             return connection
 
 
-def _be_worker(tls: ssl.SSLContext, slot: int, before: str, leave: Callable[[], None]) -> None:
+def _be_worker(tls: ssl.SSLContext, slot: int, before: str, leave: Callable[[bool], None]) -> None:
     """Work until the pool says stop or is gone; `before`: the process of the slot before, and how it ended."""
     connection = _connected(tls, f"{os.environ['FAIRLOG_EXECUTOR_ID']} {slot} {os.getpid()} {before}")
     os.register_at_fork(after_in_child=connection.close)  # what a call leaves behind keeps no dead worker's connection
@@ -361,13 +399,14 @@ def _how_ended(status: int) -> str:
 def _forked(tls: ssl.SSLContext, slot: int, tell: int, before: str) -> int:
     """The process id of a new worker, which tells by the pipe that the pool has ended it or is gone, or its call."""
 
-    def leave() -> None:
-        os.write(tell, b"-%d\n" % os.getpid())
-        os.kill(os.getpid(), signal.SIGKILL)
+    def leave(for_good: bool) -> None:  # noqa: FBT001
+        os.write(tell, b"%d\n" % (os.getpid() if for_good else -os.getpid()))
+        os.killpg(0, signal.SIGKILL)
 
     pid = os.fork()
     if pid:
         return pid
+    os.setpgid(0, 0)  # what a call starts ends with it, if it is cancelled
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     code = 0
     try:

@@ -22,6 +22,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from functools import partial
 from itertools import chain, islice
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
@@ -51,6 +52,10 @@ _TOLD_WITHIN_S = 5.0
 _LOOK_S = 1.0
 _BACK_WITHIN_S = 5.0
 """How long `cancel` waits for a call that lies at a worker to begin, or to come back: most need some 20 ms."""
+_MOST_UNPRINTED = 1 << 24
+"""So many bytes that calls have printed wait at most to be printed here."""
+_PRINTED_WITHIN_S = 5.0
+"""How long `shutdown` waits until all is printed."""
 _COMMAND = "from fairlog.engines.function_worker import main; raise SystemExit(main())"
 
 
@@ -174,6 +179,7 @@ class _WorkerPool:
         """Executor and process -> how it ended, as its successor says."""
         self._doomed: list[tuple[float, _PendingCall, _Link]] = []
         self._cancelled: deque[_Future[Any]] = deque()
+        self.printer = _Printer()
         self._selector = selectors.DefaultSelector()
         self._woken, self._waker = socket.socketpair()
         self._woken.settimeout(0)
@@ -190,6 +196,7 @@ class _WorkerPool:
     def start(self, app: OwnedApp, asked: int) -> None:
         """Begin to work for the app, of which so many executors are asked."""
         self.app, self._asked = app, asked
+        self.printer.start()
         self._thread.start()
 
     def add(self, call: _PendingCall) -> None:
@@ -234,6 +241,7 @@ class _WorkerPool:
         """Wait for the end of the thread."""
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join()
+            self.printer.join(_PRINTED_WITHIN_S)
 
     def _wake(self) -> None:
         if self._asleep:
@@ -349,7 +357,7 @@ class _WorkerPool:
 
     def _answer(self, link: _Link, frame: wire.Frame) -> None:
         if frame.kind in {wire.OUTPUT, wire.ERRORS}:
-            _print(sys.stdout if frame.kind == wire.OUTPUT else sys.stderr, frame.body)
+            self.printer.put(frame)
             return
         if frame.kind == wire.BROKEN:
             self._break(pickle.loads(frame.body))  # noqa: S301 (of this user's own worker, by the app's key)
@@ -550,6 +558,7 @@ class _WorkerPool:
         self._ended = True
         for link in (*self._links, *self._arrived):
             link.connection.close()
+        self.printer.put(None)
         self.abandon()
 
     def abandon(self) -> None:
@@ -558,11 +567,40 @@ class _WorkerPool:
             each.close()
 
 
-def _print(stream: TextIO | None, text: bytes | bytearray) -> None:
+class _Printer(threading.Thread):
+    """Prints what calls have printed: a stdout that nobody reads holds up this thread alone."""
+
+    def __init__(self) -> None:
+        super().__init__(name="fairlog prints", daemon=True)
+        self._waiting: SimpleQueue[wire.Frame | None] = SimpleQueue()
+        self._put = self._printed = self._left_out = 0
+
+    def put(self, frame: wire.Frame | None) -> None:
+        """Have the frame printed, unless too much waits for that; None: there are no more."""
+        if frame is None:
+            self._waiting.put(None)
+        elif self._put - self._printed > _MOST_UNPRINTED:
+            self._left_out += len(frame.body)
+        else:
+            self._put += len(frame.body)
+            self._waiting.put(frame)
+
+    def run(self) -> None:
+        """Print until there is no more."""
+        while (frame := self._waiting.get()) is not None:
+            _print(sys.stdout if frame.kind == wire.OUTPUT else sys.stderr, frame.body.decode(errors="replace"))
+            self._printed += len(frame.body)
+        if self._left_out:
+            _print(
+                sys.stderr, f"{self._left_out} bytes that calls printed were left out here; the app's output has them\n"
+            )
+
+
+def _print(stream: TextIO | None, text: str) -> None:
     """Print what a call has printed; not where nothing can be printed."""
     if stream is not None:
         with suppress(OSError, ValueError):
-            stream.write(text.decode(errors="replace"))
+            stream.write(text)
             stream.flush()
 
 

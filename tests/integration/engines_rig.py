@@ -1,3 +1,4 @@
+# ruff: noqa: T201 - calls print
 """A cluster whose API the tests of engines use from their own process, and the library of calls they make."""
 
 from __future__ import annotations
@@ -5,10 +6,11 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +115,43 @@ def hold(folder: str, number: int) -> int:
 def complain(text: str) -> None:
     """Write to stdout without ending the line."""
     sys.stdout.write(text)
+
+
+class _Circle:
+    """What prints when it is collected, in whatever thread that happens."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+    def __del__(self) -> None:
+        print("collected")
+
+
+def print_anywhere(lines: int) -> str:
+    """Print, while a signal's handler and what is collected print as well, and one handler leaves by an exception."""
+
+    def late(*_: object) -> None:
+        print("late")
+        raise TimeoutError
+
+    with suppress(TimeoutError):
+        signal.signal(signal.SIGALRM, late)
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        while True:
+            print("x" * 40_000)
+    signal.signal(signal.SIGALRM, lambda *_: print("still working"))
+    signal.setitimer(signal.ITIMER_REAL, 0.005, 0.005)
+    for number in range(lines):
+        _Circle()
+        print("line", number)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    return "printed"
+
+
+def burn(folder: str, number: int) -> None:
+    """Wait for a process that goes on."""
+    (Path(folder) / str(number)).touch()
+    subprocess.run([sys.executable, "-c", "import time; time.sleep(600)"], check=False)
 
 
 def die(_: object = None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -217,6 +218,43 @@ def test_what_calls_print_is_kept_and_shown(cluster: Site, capsys: pytest.Captur
     assert capsys.readouterr() == ("one line\nno line" if show else "", "")
     cluster.wait_for_end(pool.app)
     wait_until(lambda: cluster.shell.ok("logs", pool.app, "--executor", "0") == "one line\nno line", "what was kept")
+
+
+def test_a_call_may_print_from_handlers_and_what_is_collected(
+    cluster: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Executor(**cluster.asks, retries=0) as pool:
+        assert pool.submit(calls.print_anywhere, 3_000).result(HOPELESS_S) == "printed"
+        assert pool.submit(pow, 2, 3).result(HOPELESS_S) == 8
+    shown = capsys.readouterr().out
+    assert {"late", "collected", "line 2999"} <= set(shown.splitlines())
+
+
+def test_a_stdout_that_nobody_reads_holds_up_no_call(cluster: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads, writes = os.pipe()
+    with os.fdopen(writes, "w") as unread, monkeypatch.context() as here:
+        here.setattr("sys.stdout", unread)
+        here.setattr(functions, "_PRINTED_WITHIN_S", 0.1)
+        with Executor(**cluster.asks) as pool:
+            pool.submit(print, "x" * 200_000).result(HOPELESS_S)
+            assert pool.submit(pow, 2, 3).result(HOPELESS_S) == 8
+        os.close(reads)
+        with contextlib.suppress(BrokenPipeError):
+            unread.close()
+
+
+def test_what_a_cancelled_call_has_started_ends_with_it(
+    cluster: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(functions, "_BACK_WITHIN_S", HOPELESS_S)
+    with Executor(**cluster.asks) as pool:
+        before = len(cluster.processes_of(pool.app)) if pool.submit(pow, 2, 3).result(HOPELESS_S) else 0
+        future = pool.submit(calls.burn, str(tmp_path), 0)
+        wait_until((tmp_path / "0").exists, "the call")
+        wait_until(lambda: len(cluster.processes_of(pool.app)) > before, "the process that it starts")
+        assert future.cancel(running=True)
+        assert pool.submit(pow, 2, 3).result(HOPELESS_S) == 8
+        wait_until(lambda: len(cluster.processes_of(pool.app)) == before, "the end of that process")
 
 
 def test_memory_beyond_the_grant_is_named_with_both_numbers(cluster: Site) -> None:
