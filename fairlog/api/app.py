@@ -256,21 +256,10 @@ class Door:
                 else lambda: self.passes.who(cast("Pass", self.driver(request)), route.name)
             )
             return await self._events(route, request, again, values)
-        await self._reach_for(route, values)
+        await _reach_for(self, route, values)
         if route.name not in MAIL_ROUTES:
             return await self._read(route, request, who, values)
         return await self._mail(route, request, who, passed=driver is not None and driver.mail, **values)
-
-    async def _reach_for(self, route: Route, values: dict[str, Any]) -> None:
-        """Wait until the replica has folded the log as far as these parameters of the route ask for. Raises: NotReady.
-
-        Where the route takes `after`, that is then the whole of it, so that no answer is given that was kept before.
-        """
-        fresh, has_after = values.pop("fresh", False), AFTER in route.params
-        due = max(await self.head() if fresh else 0, values.get("after", 0) if has_after else 0)
-        await self.reach(due)
-        if fresh and has_after:
-            values["after"] = due
 
     async def _learn_of(self, claimed: Pass) -> None:
         """Find out when the app was submitted that the pass was made for."""
@@ -622,6 +611,18 @@ class Door:
             self._streams[owner] -= 1
             if not self._streams[owner]:
                 del self._streams[owner]
+
+
+async def _reach_for(door: Door, route: Route, values: dict[str, Any]) -> None:
+    """Wait until the replica has folded the log as far as these parameters of the route ask for. Raises: NotReady.
+
+    Where the route takes `after`, that is then the whole of it, so that no answer is given that was kept before.
+    """
+    fresh, has_after = values.pop("fresh", False), AFTER in route.params
+    due = max(await door.head() if fresh else 0, values.get("after", 0) if has_after else 0)
+    await door.reach(due)
+    if fresh and has_after:
+        values["after"] = due
 
 
 def _check_visitor(state: ClusterState, who: By) -> None:

@@ -179,7 +179,7 @@ class _WorkerPool:
         """Executor and process -> how it ended, as its successor says."""
         self._doomed: list[tuple[float, _PendingCall, _Link]] = []
         self._cancelled: deque[_Future[Any]] = deque()
-        self.printer = _Printer()
+        self.printer = _PrintThread()
         self._selector = selectors.DefaultSelector()
         self._woken, self._waker = socket.socketpair()
         self._woken.settimeout(0)
@@ -567,7 +567,7 @@ class _WorkerPool:
             each.close()
 
 
-class _Printer(threading.Thread):
+class _PrintThread(threading.Thread):
     """Prints what calls have printed: a stdout that nobody reads holds up this thread alone."""
 
     def __init__(self) -> None:
