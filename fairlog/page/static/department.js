@@ -25,9 +25,9 @@ export const barOf = (each, total) =>
 export function tree({ departments, companies }, top = "") {
   const rows = (within, depth) => [
     ...departments
-      .filter((each) => each.parent === within)
+      .filter((each) => (each.parent ?? "") === within)
       .flatMap((each) => [{ ...each, depth, within }, ...rows(each.department, depth + 1)]),
-    ...companies.filter((each) => each.department === within).map((each) => ({ ...each, depth, within })),
+    ...companies.filter((each) => (each.department ?? "") === within).map((each) => ({ ...each, depth, within })),
   ];
   return rows(top, 0);
 }

@@ -97,7 +97,7 @@ def hostile_cluster() -> Cluster:
 def store(monkeypatch: pytest.MonkeyPatch, fake: fakeredis.FakeRedis, tmp_path: Path) -> fakeredis.FakeRedis:
     """A store with that cluster's log, no master, and outputs of tasks."""
     monkeypatch.chdir(tmp_path)
-    for module in ("decide", "limiting", "demand", "membership", "validate"):
+    for module in ("command.decide", "command.limiting", "command.demand", "command.membership", "checks.validate"):
         monkeypatch.setattr(f"scheduler.rules.{module}.check_name", lambda *_: None)
     monkeypatch.setattr("scheduler.rules.command.membership._TOKEN", re.compile(".*", re.DOTALL))
     killed = [AppRemoved(app="b", reason="killed")]
