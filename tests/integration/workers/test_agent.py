@@ -976,12 +976,17 @@ def test_an_unwell_worker_takes_no_work_until_its_check_succeeds(cluster: Cluste
 
         wait_until(is_so, f"a worker that is {expected}")
 
+    def fall_sick(why: str) -> None:
+        """At once: a check that finds the file without its text would fail for another reason."""
+        (cluster.folder / "soon").write_text(why)
+        (cluster.folder / "soon").rename(sick)
+
     agent = cluster.agent(offer)
     hold = cluster.folder / "hold"
     hold.touch()
     app = cluster.submit(("/bin/sh", "-c", f"while [ -e {hold} ]; do sleep 0.05; done"))
     wait_until(lambda: len(tasks_of(app)) == 4, "four tasks")
-    sick.write_text("GPU 3 has\tfallen off the bus\n")
+    fall_sick("GPU 3 has\tfallen off the bus\n")
     status("draining", "GPU 3 has fallen off the bus")
     later = cluster.submit(("/bin/true",))
     agent.terminate()
@@ -994,7 +999,7 @@ def test_an_unwell_worker_takes_no_work_until_its_check_succeeds(cluster: Cluste
     sick.unlink()
     status("alive")
     assert cluster.end_of(later)["state"] == "finished"
-    sick.write_text("again")
+    fall_sick("again")
     status("draining", "again")
     cluster.client.send(DrainWorker(worker="w1"))
     status("draining")
