@@ -261,15 +261,14 @@ class _Shown:
         """Keep the text, and show the lines that it ends."""
         written = self._kept.write(text)
         if os.getpid() == self._pid:  # not what a call has started, which has no connection
-            lines, end, self._line = (self._line + text).rpartition("\n")
-            if end or len(self._line) > _FRAME:
-                self._pass(f"{lines}{end}" if end else "")
+            told = self._line + text
+            whole = told.rfind("\n") + 1
+            if len(told) - whole > _FRAME:
+                whole = len(told)
+            self._line = told[whole:]
+            if whole:
+                self._show(told[:whole])
         return written
-
-    def _pass(self, lines: str) -> None:
-        if len(self._line) > _FRAME:
-            lines, self._line = lines + self._line, ""
-        self._show(lines)
 
     def flush(self) -> None:
         """Have the file take what was written, and show a line that was begun."""

@@ -69,12 +69,15 @@ class _Future(Future[T]):
     _moved = threading.Condition()
     """Told when a call that lay at a worker begins or comes back."""
     _lies = False
-    _pool: threading.Thread | None = None
-    _owner: _WorkerPool | None = None
 
-    def lie(self, pool: threading.Thread) -> None:
-        """The call lies at a worker, behind another one; `pool` is the thread that hears of it."""
-        self._pool, self._lies = pool, True
+    def __init__(self, pool: _WorkerPool | None = None) -> None:
+        """`pool` makes the call; None: nobody does."""
+        super().__init__()
+        self._pool = pool
+
+    def lie(self) -> None:
+        """The call lies at a worker, behind another one."""
+        self._lies = True
 
     def go_on(self, *, back: bool = False) -> None:
         """The call begins at its worker; or it has come back, and waits again."""
@@ -86,11 +89,6 @@ class _Future(Future[T]):
             with self._moved:
                 self._lies = False
                 self._moved.notify_all()
-
-    def of(self, pool: _WorkerPool) -> _Future[T]:
-        """The future itself, of a call that the pool makes."""
-        self._owner = pool
-        return self
 
     def give_up(self) -> None:
         """The call was running, and is cancelled."""
@@ -104,15 +102,15 @@ class _Future(Future[T]):
         `running`: a call that has begun is ended as well, with the process that makes it. Returns False if that took
         longer than a few seconds.
         """
-        if self._cancel_waiting() or not running or self.done() or self._owner is None:
+        if self._cancel_waiting() or not running or self.done() or self._pool is None:
             return self.cancelled()
-        self._owner.end_call(self)
-        if threading.current_thread() is not self._pool:
+        self._pool.end_call(self)
+        if not self._pool.is_here():
             wait([self], _BACK_WITHIN_S)
         return self.cancelled()
 
     def _cancel_waiting(self) -> bool:
-        if not super().cancel() and self._lies and threading.current_thread() is not self._pool:
+        if not super().cancel() and self._lies and not (self._pool is not None and self._pool.is_here()):
             with self._moved:
                 self._moved.wait_for(lambda: not self._lies, _BACK_WITHIN_S)
         return super().cancel()
@@ -237,9 +235,13 @@ class _WorkerPool:
             call.future.set_running_or_notify_cancel()
         self._wake()
 
+    def is_here(self) -> bool:
+        """Whether the pool's thread asks, which must not wait for itself."""
+        return threading.current_thread() is self._thread
+
     def join(self) -> None:
         """Wait for the end of the thread."""
-        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+        if self._thread.is_alive() and not self.is_here():
             self._thread.join()
             self.printer.join(_PRINTED_WITHIN_S)
 
@@ -404,7 +406,7 @@ class _WorkerPool:
                 continue
             self._number += 1
             if link.calls:
-                call.future.lie(self._thread)
+                call.future.lie()
             link.calls[self._number] = call
             link.out.put(wire.framed(self._number, wire.CALL, call.body))
             given += 1
@@ -736,7 +738,7 @@ class Executor(_Executor):
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> _Future[T]:  # noqa: ANN401
         """Make a call on a worker. Raises: RuntimeError after the shutdown; BrokenProcessPool."""
-        future: _Future[T] = _Future[T]().of(self._pool)
+        future: _Future[T] = _Future(self._pool)
         try:
             body = worker.dumped((fn, args, kwargs))
         except Exception as error:  # noqa: BLE001 (as with a process pool, the future says that it cannot be pickled)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import BrokenExecutor, Future, wait
+from concurrent.futures import BrokenExecutor, CancelledError, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
@@ -208,6 +208,25 @@ def test_a_call_that_runs_can_be_cancelled_and_its_worker_has_a_successor(
         assert done.result(HOPELESS_S) == 8
         assert not done.cancel(running=True)
     assert cluster.wait_for_end(pool.app)["state"] == "finished"
+
+
+def test_a_callback_of_the_pools_own_thread_does_not_wait_for_a_call_to_end(
+    cluster: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would wait for itself."""
+    monkeypatch.setattr(functions, "_BACK_WITHIN_S", HOPELESS_S)
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    there.mkdir()
+    told: list[bool] = []
+    with Executor(**cluster.asks, cores=2, retries=0) as pool:
+        lasting, first = (pool.submit(calls.hold, str(folder), 0) for folder in (there, here))
+        wait_until(lambda: (here / "0").exists() and (there / "0").exists(), "both calls")
+        first.add_done_callback(lambda _: told.append(lasting.cancel(running=True)))
+        (here / "go").touch()
+        with pytest.raises(CancelledError):
+            lasting.result(HOPELESS_S)
+    assert told == [False]
 
 
 @pytest.mark.parametrize("show", [True, False])

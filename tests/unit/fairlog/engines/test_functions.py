@@ -33,7 +33,7 @@ def lying(link: _Link, *numbers: int) -> None:
         call = _PendingCall(_Future(), dumped((abs, (number,), {})))
         assert call.future.set_running_or_notify_cancel()
         if link.calls:
-            call.future.lie(threading.Thread())
+            call.future.lie()
         link.calls[number] = call
 
 
