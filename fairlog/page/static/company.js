@@ -27,6 +27,7 @@ import {
   download,
   facts,
   legend,
+  monthForm,
   num,
   numCell,
   path,
@@ -245,35 +246,10 @@ function fairly(card, audit, fairness) {
 }
 
 function statementPart(card, statement, context) {
-  const this_ = new Date().toISOString().slice(0, 7);
-  const month = context.query.month;
+  const { month } = context.query;
   return [
-    h(
-      "form",
-      {
-        class: "filters",
-        onsubmit: (event) => {
-          event.preventDefault();
-          context.go(
-            address("/company", { ...context.query, name: card.company, month: event.target.elements.month.value }),
-          );
-        },
-      },
-      h(
-        "label",
-        {},
-        "Month, in UTC",
-        h("input", {
-          name: "month",
-          type: "month",
-          value: month || this_,
-          max: this_,
-          required: true,
-          pattern: "\\d{4}-\\d{2}",
-          placeholder: "2026-03",
-        }),
-      ),
-      h("button", {}, "Show"),
+    monthForm(month, (chosen) =>
+      context.go(address("/company", { ...context.query, name: card.company, month: chosen })),
     ),
     statement?.detail
       ? h("p", { class: "empty" }, statement.detail)

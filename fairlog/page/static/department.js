@@ -9,6 +9,7 @@ import {
   download,
   facts,
   legend,
+  monthForm,
   num,
   numCell,
   table,
@@ -25,7 +26,7 @@ export const barOf = (each, total) =>
 export function tree({ departments, companies }, top = "") {
   const rows = (within, depth) => [
     ...departments
-      .filter((each) => (each.parent ?? "") === within)
+      .filter((each) => each.parent === within)
       .flatMap((each) => [{ ...each, depth, within }, ...rows(each.department, depth + 1)]),
     ...companies.filter((each) => (each.department ?? "") === within).map((each) => ({ ...each, depth, within })),
   ];
@@ -104,34 +105,9 @@ export const department = {
 };
 
 function statementPart(own, statement, context) {
-  const this_ = new Date().toISOString().slice(0, 7);
   const month = context.query.month;
   return [
-    h(
-      "form",
-      {
-        class: "filters",
-        onsubmit: (event) => {
-          event.preventDefault();
-          context.go(address("/department", { name: own.department, month: event.target.elements.month.value }));
-        },
-      },
-      h(
-        "label",
-        {},
-        "Month, in UTC",
-        h("input", {
-          name: "month",
-          type: "month",
-          value: month || this_,
-          max: this_,
-          required: true,
-          pattern: "\\d{4}-\\d{2}",
-          placeholder: "2026-03",
-        }),
-      ),
-      h("button", {}, "Show"),
-    ),
+    monthForm(month, (chosen) => context.go(address("/department", { name: own.department, month: chosen }))),
     statement?.detail ? h("p", { class: "empty" }, statement.detail) : null,
     statement?.value ? stated(own, month, statement.value) : null,
   ];

@@ -274,6 +274,36 @@ export function used(spent) {
   return `${hours(spent.cpuMs)} of ${hours(spent.toldCoreMs)} core-hours (${part}%), at most ${peak} of an executor, as their workers say${more}`;
 }
 
+/** A form for the month of a statement, the present one unless another is `shown`; `choose` is called with it. */
+export function monthForm(shown, choose) {
+  const present = new Date().toISOString().slice(0, 7);
+  return h(
+    "form",
+    {
+      class: "filters",
+      onsubmit: (event) => {
+        event.preventDefault();
+        choose(event.target.elements.month.value);
+      },
+    },
+    h(
+      "label",
+      {},
+      "Month, in UTC",
+      h("input", {
+        name: "month",
+        type: "month",
+        value: shown || present,
+        max: present,
+        required: true,
+        pattern: "\\d{4}-\\d{2}",
+        placeholder: "2026-03",
+      }),
+    ),
+    h("button", {}, "Show"),
+  );
+}
+
 export function download(file, value) {
   const url = URL.createObjectURL(new Blob([JSON.stringify(value, null, 2)], { type: "application/json" }));
   const anchor = document.createElement("a");
