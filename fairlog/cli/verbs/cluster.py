@@ -482,8 +482,8 @@ def undrain(session: Session, *, worker: tuple[str, ...]) -> int:
 
     @cache
     def closed() -> dict[str, str]:
-        found = session.ask("workers")
-        return {each["worker"]: each["window"]["window"] for each in found if each["status"] == "draining"}
+        found = [each for each in session.ask("workers") if each["status"] == "draining" and not each["unwell"]]
+        return {each["worker"]: ahead["window"] for each in found if (ahead := each.get("window"))}
 
     def done(name: str) -> str:
         if name in closed():
