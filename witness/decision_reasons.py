@@ -17,13 +17,7 @@ from scheduler.rules.command.failures import left_out
 from scheduler.rules.command.windows import barred, sought_by, within
 from scheduler.rules.entities.apps import App
 from scheduler.rules.entities.fleet import Shape
-from scheduler.rules.entities.labels import (
-    amounts_in,
-    has_last,
-    met_by,
-    sought,
-    tried_by,
-)
+from scheduler.rules.entities.labels import amounts_in, has_last, met_by, sought, tried_by
 from scheduler.rules.placement.executors import PLACEMENTS
 from scheduler.rules.placement.sizing import executor_sizes
 from scheduler.rules.stage.granting import place

@@ -14,12 +14,7 @@ from scheduler.rules.stage.needs import runs_for_s
 from scheduler.rules.stage.room import Gathering, Seeking
 from scheduler.rules.stage.slots import Larger, Shortage
 from scheduler.rules.state.preconditions import TARGETS
-from scheduler.rules.view.standings import (
-    NOWHERE,
-    Standing,
-    standing_of,
-    standings,
-)
+from scheduler.rules.view.standings import NOWHERE, Standing, standing_of, standings
 
 if TYPE_CHECKING:
     from scheduler.rules.entities.apps import App

@@ -21,12 +21,7 @@ from scheduler.rules.admission.queue import CompanyQueue, UserQueue
 from scheduler.rules.command.failures import closed_to, gang_rooms, kept_from
 from scheduler.rules.command.failures import left_out as left_out_of
 from scheduler.rules.command.submission import nearest
-from scheduler.rules.command.windows import (
-    barred,
-    barring,
-    barring_names,
-    sought_by,
-)
+from scheduler.rules.command.windows import barred, barring, barring_names, sought_by
 from scheduler.rules.entities.apps import App
 from scheduler.rules.entities.labels import excluded_by, met_by, sought
 from scheduler.rules.entities.workers import Window, Worker

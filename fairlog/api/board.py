@@ -35,13 +35,7 @@ from scheduler.model.causes import CAUSES
 from scheduler.model.commands import ConfigureCluster
 from scheduler.model.errors import InvalidCommand, UnknownApp
 from scheduler.model.sender import NOBODY, By
-from scheduler.rules.command.permission import (
-    MATRIX,
-    WITH_REASON,
-    Subject,
-    companies_of,
-    may_read,
-)
+from scheduler.rules.command.permission import MATRIX, WITH_REASON, Subject, companies_of, may_read
 from scheduler.rules.view.views import past_runs
 from scheduler.store.codec import lines_of, told
 from witness import board

@@ -16,12 +16,7 @@ from scheduler.model.commands import WITHHELD
 from scheduler.model.errors import NotAllowed, UnknownApp
 from scheduler.model.events import CommandRefused
 from scheduler.model.sender import By
-from scheduler.rules.command.permission import (
-    Subject,
-    Verb,
-    may_read,
-    of_account,
-)
+from scheduler.rules.command.permission import Subject, Verb, may_read, of_account
 from scheduler.rules.entities.accounts import RESERVED
 from scheduler.rules.state.cluster import ClusterState
 from scheduler.rules.view.views import without_private

@@ -21,12 +21,7 @@ from recovery.failover.exporter import histogram
 from scheduler.model.quota import Quota
 from scheduler.model.resources import Resources
 from scheduler.model.states import AppState, WorkerStatus
-from scheduler.rules.view.standings import (
-    NOWHERE,
-    Standing,
-    granted_live,
-    standings,
-)
+from scheduler.rules.view.standings import NOWHERE, Standing, granted_live, standings
 from scheduler.store.estimates import ErrorsOfEstimates, errors
 from witness.fairness import Fairness, shortfall
 from witness.pending_reasons import waits_for

@@ -10,12 +10,7 @@ from scheduler.model.errors import InvariantViolated
 from scheduler.model.resources import NOTHING, Resources, amounts_of
 from scheduler.rules.admission.queue import ask_of
 from scheduler.rules.entities.labels import class_of, demands_of, met_by
-from scheduler.rules.entities.ledger import (
-    Balance,
-    Occupation,
-    add_grant,
-    add_request,
-)
+from scheduler.rules.entities.ledger import Balance, Occupation, add_grant, add_request
 from scheduler.rules.index.claims import usable_executors
 from scheduler.rules.share.entitlement import filling, still_holding
 

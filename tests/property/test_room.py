@@ -5,12 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scheduler.rules.share.entitlement import Entitlement, entitlement
-from scheduler.rules.stage.room import (
-    MEANS,
-    Room,
-    Seeking,
-    Why,
-)
+from scheduler.rules.stage.room import MEANS, Room, Seeking, Why
 from scheduler.rules.state.cluster import ClusterState
 from tests.property.test_sharing import Obedient, random_cluster
 

@@ -37,14 +37,7 @@ from scheduler.model.events import (
     RefusalsOmitted,
 )
 from scheduler.rules.invariants import violations
-from scheduler.rules.stage.turn import (
-    ENTAILING,
-    beginning,
-    decision_of,
-    decisions,
-    entailed,
-    stage_of,
-)
+from scheduler.rules.stage.turn import ENTAILING, beginning, decision_of, decisions, entailed, stage_of
 from scheduler.rules.state.cluster import ClusterState
 from scheduler.rules.state.preconditions import EDITION_2
 from scheduler.service import seals

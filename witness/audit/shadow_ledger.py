@@ -13,14 +13,7 @@ from typing import TYPE_CHECKING, Any
 from scheduler.model import events
 from scheduler.model.events import AppRegistered, CompanyRegistered, Event
 from scheduler.model.resources import NOTHING, Resources
-from scheduler.rules.entities.ledger import (
-    Accounts,
-    Balance,
-    add_grant,
-    add_request,
-    equal,
-    granted,
-)
+from scheduler.rules.entities.ledger import Accounts, Balance, add_grant, add_request, equal, granted
 
 if TYPE_CHECKING:
     from scheduler.rules.entities.apps import App

@@ -13,12 +13,7 @@ from msgspec.structs import replace
 from scheduler.model.errors import AddressGranted, InvalidCommand, UnknownKind
 from scheduler.model.events import DriverAllocated, ExecutorAllocated
 from scheduler.model.resources import MAX_AMOUNT, Amounts, Resources, amounts_of
-from scheduler.rules.checks.validate import (
-    MAX_CORES,
-    MAX_MEMORY_MB,
-    check_range,
-    shorten,
-)
+from scheduler.rules.checks.validate import MAX_CORES, MAX_MEMORY_MB, check_range, shorten
 
 if TYPE_CHECKING:
     from scheduler.model.commands import AddDepartment, ChangeCompany, ChangeDepartment, RegisterCompany

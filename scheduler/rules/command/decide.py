@@ -20,12 +20,7 @@ from scheduler.model.resources import Resources, amounts_of
 from scheduler.model.sender import NOBODY, By
 from scheduler.model.targets import check_allowed
 from scheduler.model.text import MAX_DETAIL, one_line
-from scheduler.rules.checks.kinds import (
-    check_addresses,
-    check_kind,
-    check_still_offered,
-    quota_stated,
-)
+from scheduler.rules.checks.kinds import check_addresses, check_kind, check_still_offered, quota_stated
 from scheduler.rules.checks.validate import (
     MAX_CORES,
     MAX_MEMORY_MB,
@@ -43,25 +38,12 @@ from scheduler.rules.checks.validate import (
     undated,
 )
 from scheduler.rules.command import membership, windows
-from scheduler.rules.command.demand import (
-    after_removal,
-    anew,
-    backlog,
-    broken_up,
-    gave_back,
-    scaled,
-    stopped,
-)
+from scheduler.rules.command.demand import after_removal, anew, backlog, broken_up, gave_back, scaled, stopped
 from scheduler.rules.command.failures import could_host_elsewhere
 from scheduler.rules.command.limiting import limit_set
 from scheduler.rules.command.permission import permit
 from scheduler.rules.command.programs import abandoned, check_settings, finished
-from scheduler.rules.command.readiness import (
-    delayed,
-    put_on_hold,
-    reprioritized,
-    requeued,
-)
+from scheduler.rules.command.readiness import delayed, put_on_hold, reprioritized, requeued
 from scheduler.rules.command.runtime import LONGEST_S, timed
 from scheduler.rules.command.submission import preferred, registration
 from scheduler.rules.entities.apps import App

@@ -16,21 +16,9 @@ from scheduler.model.errors import (
 )
 from scheduler.model.resources import MAX_AMOUNT, Resources
 from scheduler.rules.checks.kinds import amounts_named
-from scheduler.rules.checks.validate import (
-    MAX_CORES,
-    MAX_MEMORY_MB,
-    check_name,
-    check_number,
-    check_range,
-    shorten,
-)
+from scheduler.rules.checks.validate import MAX_CORES, MAX_MEMORY_MB, check_name, check_number, check_range, shorten
 from scheduler.rules.command.permission import MATRIX
-from scheduler.rules.entities.accounts import (
-    KINDS,
-    OF_A_COMPANY,
-    RESERVED,
-    Account,
-)
+from scheduler.rules.entities.accounts import KINDS, OF_A_COMPANY, RESERVED, Account
 from scheduler.rules.state.departments import unknown_department
 
 if TYPE_CHECKING:

@@ -28,14 +28,7 @@ from scheduler.model.events import (
     Event,
     TaskRequeued,
 )
-from scheduler.rules.checks.validate import (
-    MAX_DEPENDENCIES,
-    MAX_MOMENT,
-    MAX_PRIORITY,
-    check_range,
-    check_said,
-    shorten,
-)
+from scheduler.rules.checks.validate import MAX_DEPENDENCIES, MAX_MOMENT, MAX_PRIORITY, check_range, check_said, shorten
 from scheduler.rules.command.runtime import check_task
 
 if TYPE_CHECKING:

@@ -22,13 +22,7 @@ from scheduler.model.events import (
     TaskCancelled,
     Warn,
 )
-from scheduler.rules.checks.validate import (
-    SENT_SIGNALS,
-    check_range,
-    check_said,
-    check_signal,
-    shorten,
-)
+from scheduler.rules.checks.validate import SENT_SIGNALS, check_range, check_said, check_signal, shorten
 
 if TYPE_CHECKING:
     from scheduler.model.commands import ExtendApp, SubmitApp

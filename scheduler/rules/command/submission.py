@@ -27,21 +27,11 @@ from scheduler.rules.checks.validate import (
 )
 from scheduler.rules.command import readiness
 from scheduler.rules.command.limiting import check_submission
-from scheduler.rules.command.programs import (
-    check_gang,
-    check_terms,
-    check_together,
-    of_programs,
-)
+from scheduler.rules.command.programs import check_gang, check_terms, check_together, of_programs
 from scheduler.rules.command.request import Asked, asked
 from scheduler.rules.command.runtime import runtime_of, warning_of
 from scheduler.rules.entities.companies import Company
-from scheduler.rules.entities.labels import (
-    MOST_DEMANDS,
-    demand_of,
-    excluded_by,
-    met_by,
-)
+from scheduler.rules.entities.labels import MOST_DEMANDS, demand_of, excluded_by, met_by
 from scheduler.rules.placement.sizing import memory_of, requested_resources, smallest_cores
 from scheduler.rules.state.cluster import ClusterState
 from scheduler.rules.state.departments import limited_above

@@ -33,13 +33,7 @@ from scheduler.rules.checks.validate import (
 )
 from scheduler.rules.entities.labels import sought, tried_by, with_course
 from scheduler.rules.entities.workers import window_of
-from scheduler.rules.index.closings import (
-    SETTLE_MS,
-    ends_within,
-    kept_out,
-    leaving_ms,
-    untold,
-)
+from scheduler.rules.index.closings import SETTLE_MS, ends_within, kept_out, leaving_ms, untold
 
 if TYPE_CHECKING:
     from scheduler.model.events import ClusterConfigured

@@ -14,13 +14,7 @@ from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.entities.apps import Need
 from scheduler.rules.entities.labels import demand_of, sought
 from scheduler.rules.entities.ledger import Occupation, Standings, sums
-from scheduler.rules.placement.sizing import (
-    LEAST_MB_PER_CORE,
-    MOST_MB_PER_CORE,
-    for_tasks,
-    memory_for,
-    smallest_cores,
-)
+from scheduler.rules.placement.sizing import LEAST_MB_PER_CORE, MOST_MB_PER_CORE, for_tasks, memory_for, smallest_cores
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping

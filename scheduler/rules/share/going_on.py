@@ -13,17 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from scheduler.model.resources import NOTHING
 from scheduler.rules.share.demands import admitted_leaf, pending
-from scheduler.rules.share.fill import (
-    CompanyNode,
-    Filling,
-    Key,
-    Leaf,
-    Mark,
-    Node,
-    Shape,
-    Stood,
-    UserNode,
-)
+from scheduler.rules.share.fill import CompanyNode, Filling, Key, Leaf, Mark, Node, Shape, Stood, UserNode
 
 if TYPE_CHECKING:
     from scheduler.rules.entities.apps import App, Need

@@ -15,12 +15,7 @@ from scheduler.rules.command.failures import left_out
 from scheduler.rules.entities.apps import App
 from scheduler.rules.entities.fleet import Candidates
 from scheduler.rules.entities.labels import sought
-from scheduler.rules.placement.executors import (
-    PLACEMENTS,
-    allocation,
-    allocations,
-    one_probe,
-)
+from scheduler.rules.placement.executors import PLACEMENTS, allocation, allocations, one_probe
 from scheduler.rules.placement.sizing import executor_memory_mb, for_tasks, sizes_to_try
 from scheduler.rules.stage.locality import place_near
 from scheduler.rules.state.backfill import lending

@@ -19,13 +19,7 @@ from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.admission.turns import AppTurns, TreeTurns
 from scheduler.rules.checks.kinds import with_addresses
 from scheduler.rules.command.demand import grown
-from scheduler.rules.command.failures import (
-    alike,
-    has_room_now,
-    kind_of,
-    left_out,
-    room_now,
-)
+from scheduler.rules.command.failures import alike, has_room_now, kind_of, left_out, room_now
 from scheduler.rules.command.windows import barring, sought_by, tries
 from scheduler.rules.entities.labels import sought
 from scheduler.rules.index.closings import ends_within
@@ -38,12 +32,7 @@ from scheduler.rules.stage.granting import admission, place
 from scheduler.rules.stage.needs import ended_by_grant, needs, void
 from scheduler.rules.stage.room import Fragments
 from scheduler.rules.stage.slots import slots
-from scheduler.rules.state.backfill import (
-    has_room_on_targets,
-    later_dates,
-    lending,
-    rooms_lent,
-)
+from scheduler.rules.state.backfill import has_room_on_targets, later_dates, lending, rooms_lent
 
 _LOOKED_BEHIND = 100
 """So many apps of a user that ask for the same are looked at where room is closed to the first until a time."""

@@ -14,14 +14,7 @@ from scheduler.rules.checks.validate import MAX_MOMENT
 from scheduler.rules.entities.labels import amounts_in
 from scheduler.rules.share.demands import leaf_of, wanted_units
 from scheduler.rules.share.entitlement import Entitlement, drivers_of, tree_of
-from scheduler.rules.share.fill import (
-    CompanyNode,
-    GroupNode,
-    Leaf,
-    Rooms,
-    UserNode,
-    may_start,
-)
+from scheduler.rules.share.fill import CompanyNode, GroupNode, Leaf, Rooms, UserNode, may_start
 from scheduler.rules.stage.room import most_targets
 
 if TYPE_CHECKING:

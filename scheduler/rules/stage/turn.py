@@ -60,14 +60,7 @@ from scheduler.model.sender import NOBODY, By
 from scheduler.rules.checks.kinds import with_addresses
 from scheduler.rules.command import readiness, windows
 from scheduler.rules.command.decide import decide
-from scheduler.rules.command.demand import (
-    MOVE_REQUESTS,
-    given_back,
-    grown,
-    requests,
-    steps,
-    with_request,
-)
+from scheduler.rules.command.demand import MOVE_REQUESTS, given_back, grown, requests, steps, with_request
 from scheduler.rules.command.failures import judged, suspicions_due, switched_off
 from scheduler.rules.command.readiness import judgements
 from scheduler.rules.command.runtime import expiries

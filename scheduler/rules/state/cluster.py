@@ -30,13 +30,7 @@ from scheduler.rules.entities.labels import demands_of
 from scheduler.rules.entities.workers import LostWorker, Worker
 from scheduler.rules.placement.sizing import executor_sizes
 from scheduler.rules.state.facts import MINUTE_MS, Facts
-from scheduler.rules.state.fold import (
-    accounts,
-    apps,
-    cluster,
-    grants,
-    workers,
-)
+from scheduler.rules.state.fold import accounts, apps, cluster, grants, workers
 from scheduler.rules.state.fold.effects import (
     count_apps,
     count_size,

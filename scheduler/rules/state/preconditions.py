@@ -17,18 +17,8 @@ from scheduler.model.errors import CommandRejected
 from scheduler.model.events import Computed, Event, Fixed
 from scheduler.model.ids import driver_id, executor_id
 from scheduler.model.resources import NOTHING, Resources, amounts_of
-from scheduler.rules.admission.limits import (
-    HIGHEST,
-    NAMES,
-    RATE,
-    kind_of,
-)
-from scheduler.rules.checks.kinds import (
-    check_addresses,
-    check_kind,
-    check_registered,
-    check_still_offered,
-)
+from scheduler.rules.admission.limits import HIGHEST, NAMES, RATE, kind_of
+from scheduler.rules.checks.kinds import check_addresses, check_kind, check_registered, check_still_offered
 from scheduler.rules.checks.validate import (
     MAX_PRIORITY,
     changed_settings,

@@ -27,22 +27,10 @@ from scheduler.model.commands import Private
 from scheduler.model.events import AppRegistered, ClusterConfigured, Computed, DepartmentAdded
 from scheduler.model.resources import NOTHING
 from scheduler.rules.entities.accounts import Account, Token
-from scheduler.rules.entities.apps import (
-    NO_DEMAND,
-    NO_TRIES,
-    App,
-    Slot,
-    shared_spec,
-)
+from scheduler.rules.entities.apps import NO_DEMAND, NO_TRIES, App, Slot, shared_spec
 from scheduler.rules.entities.companies import Company, Department, User
 from scheduler.rules.entities.grants import Allocation, Hold
-from scheduler.rules.entities.ledger import (
-    Accounts,
-    Balance,
-    Occupation,
-    Standings,
-    Usage,
-)
+from scheduler.rules.entities.ledger import Accounts, Balance, Occupation, Standings, Usage
 from scheduler.rules.entities.master import Election
 from scheduler.rules.entities.ranks import Ranks
 from scheduler.rules.entities.workers import LostWorker, Window, Worker

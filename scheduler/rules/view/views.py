@@ -55,12 +55,7 @@ from scheduler.rules.index.closings import leaving_ms
 from scheduler.rules.index.trouble import kept_until
 from scheduler.rules.state.cluster import ClusterState
 from scheduler.rules.state.preconditions import EDITIONS
-from scheduler.rules.view.standings import (
-    NOWHERE,
-    Side,
-    Standing,
-    standings,
-)
+from scheduler.rules.view.standings import NOWHERE, Side, Standing, standings
 from scheduler.rules.view.unmet import unmet
 
 SCANNED = 10_000

@@ -14,12 +14,7 @@ from scheduler.rules.admission.company import COMPANY_POLICIES, CompanyPolicy, T
 from scheduler.rules.admission.policy import Basis
 from scheduler.rules.admission.user import USER_POLICIES, Contender, UserPolicy
 from scheduler.rules.entities.fleet import WORKER_SELECTIONS, Candidates, WorkerSelection
-from scheduler.rules.placement.executors import (
-    PLACEMENTS,
-    Counts,
-    Placement,
-    pack_cores,
-)
+from scheduler.rules.placement.executors import PLACEMENTS, Counts, Placement, pack_cores
 from tests.property.given import Cluster, admitted
 
 

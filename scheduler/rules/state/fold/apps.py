@@ -11,14 +11,7 @@ from scheduler.model.events import AppRegistered, Event
 from scheduler.model.grants import PUT_BACK
 from scheduler.model.resources import NOTHING
 from scheduler.rules.admission.queue import ask_of
-from scheduler.rules.entities.apps import (
-    NO_LACK,
-    App,
-    Demand,
-    Lack,
-    Slot,
-    shared_spec,
-)
+from scheduler.rules.entities.apps import NO_LACK, App, Demand, Lack, Slot, shared_spec
 from scheduler.rules.entities.companies import User
 from scheduler.rules.entities.grants import PassedOn
 from scheduler.rules.state.facts import Facts

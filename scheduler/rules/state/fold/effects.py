@@ -14,13 +14,7 @@ from scheduler.rules.entities.companies import Department
 from scheduler.rules.entities.fleet import tally
 from scheduler.rules.entities.grants import Allocation
 from scheduler.rules.entities.labels import demands_of
-from scheduler.rules.entities.ledger import (
-    Balance,
-    Occupation,
-    add_grant,
-    add_request,
-    granted,
-)
+from scheduler.rules.entities.ledger import Balance, Occupation, add_grant, add_request, granted
 from scheduler.rules.entities.workers import Window, Worker
 from scheduler.rules.state.departments import limited_above
 from scheduler.rules.state.facts import Facts

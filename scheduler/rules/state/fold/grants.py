@@ -12,12 +12,7 @@ from scheduler.rules.entities.apps import App, Slot, Trouble
 from scheduler.rules.entities.grants import Allocation, Hold, HoldReason
 from scheduler.rules.entities.ranks import Ranks
 from scheduler.rules.entities.workers import QuickEnd, Suspicion, Worker
-from scheduler.rules.index.trouble import (
-    failures_in_a_row,
-    is_quick,
-    restart_after,
-    suspect_failures,
-)
+from scheduler.rules.index.trouble import failures_in_a_row, is_quick, restart_after, suspect_failures
 from scheduler.rules.state.facts import Facts
 from scheduler.rules.state.fold.effects import (
     count_leaving,

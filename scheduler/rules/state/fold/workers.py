@@ -8,22 +8,9 @@ from typing import Any
 from scheduler.model import events
 from scheduler.model.events import Event
 from scheduler.rules.entities.fleet import tally
-from scheduler.rules.entities.workers import (
-    LostWorker,
-    Suspicion,
-    Worker,
-    window_of,
-)
+from scheduler.rules.entities.workers import LostWorker, Suspicion, Worker, window_of
 from scheduler.rules.state.facts import Facts
-from scheduler.rules.state.fold.effects import (
-    forget_lost,
-    plan_windows,
-    reclass,
-    reopen,
-    set_cluster,
-    set_live,
-    trust,
-)
+from scheduler.rules.state.fold.effects import forget_lost, plan_windows, reclass, reopen, set_cluster, set_live, trust
 
 
 def _worker_registered(facts: Facts, event: events.WorkerRegistered) -> None:

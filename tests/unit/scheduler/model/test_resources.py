@@ -10,12 +10,7 @@ import pytest
 from scheduler.model.quota import Quota, Share
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.entities.fleet import WORKER_SELECTIONS, Fleet
-from scheduler.rules.entities.ledger import (
-    Balance,
-    Usage,
-    add_grant,
-    add_request,
-)
+from scheduler.rules.entities.ledger import Balance, Usage, add_grant, add_request
 from scheduler.rules.placement.sizing import round_up
 
 

@@ -70,14 +70,7 @@ from scheduler.model.errors import (
 from scheduler.model.events import Event, TokenIssued
 from scheduler.model.sender import NOBODY, By, Role, local
 from scheduler.rules.command.decide import decide
-from scheduler.rules.command.permission import (
-    MATRIX,
-    Reach,
-    Subject,
-    Verb,
-    companies_of,
-    may_read,
-)
+from scheduler.rules.command.permission import MATRIX, Reach, Subject, Verb, companies_of, may_read
 from scheduler.rules.state.records import lines, restored
 from scheduler.service.tokens import authenticate, new_token
 from tests.property.given import Cluster

@@ -30,12 +30,7 @@ from scheduler.model.events import (
 )
 from scheduler.model.resources import Resources
 from scheduler.rules.entities import labels
-from scheduler.rules.entities.labels import (
-    MOST_DEMANDS,
-    demand_of,
-    excluded_by,
-    met_by,
-)
+from scheduler.rules.entities.labels import MOST_DEMANDS, demand_of, excluded_by, met_by
 from scheduler.rules.share.entitlement import entitlement
 from scheduler.rules.state.records import lines, restored
 from scheduler.rules.view.views import workers

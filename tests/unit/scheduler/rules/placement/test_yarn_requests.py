@@ -10,12 +10,7 @@ from scheduler.model.resources import Resources
 from scheduler.rules.entities.workers import Worker
 from scheduler.rules.index.delay import served_by
 from scheduler.rules.index.topology import Topology
-from scheduler.rules.placement.yarn import (
-    ANYWHERE,
-    Preferences,
-    rethought,
-    without,
-)
+from scheduler.rules.placement.yarn import ANYWHERE, Preferences, rethought, without
 
 RACKS = {"h1": "/r1", "h2": "/r1", "h3": "/r2"}
 H1 = Locations(("h1",), ("/r1",))

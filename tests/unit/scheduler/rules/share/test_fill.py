@@ -11,15 +11,7 @@ import pytest
 
 from scheduler.model.quota import Quota
 from scheduler.model.resources import NOTHING, Resources
-from scheduler.rules.share.fill import (
-    CompanyNode,
-    Filling,
-    Leaf,
-    Rooms,
-    UserNode,
-    level_of,
-    may_start,
-)
+from scheduler.rules.share.fill import CompanyNode, Filling, Leaf, Rooms, UserNode, level_of, may_start
 
 
 def filled(

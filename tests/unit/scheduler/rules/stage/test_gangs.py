@@ -41,12 +41,7 @@ from scheduler.model.events import (
 from scheduler.model.grants import STOP, Grant
 from scheduler.rules.command.programs import check_programs
 from scheduler.rules.state.cluster import ClusterState
-from scheduler.rules.view.assignments import (
-    FIRST_PORT,
-    PORTS,
-    all_grants,
-    changed_grants,
-)
+from scheduler.rules.view.assignments import FIRST_PORT, PORTS, all_grants, changed_grants
 from scheduler.rules.view.views import app as view_of
 from tests.property.given import Cluster, Logged, submission, worker
 from tests.property.test_gangs import gang

@@ -38,12 +38,7 @@ from scheduler.rules.invariants import check
 from scheduler.rules.share.entitlement import entitlement, filling
 from scheduler.rules.state.records import lines, restored
 from scheduler.rules.view.unmet import unmet
-from scheduler.rules.view.views import (
-    companies,
-    departments,
-    limits,
-    shares,
-)
+from scheduler.rules.view.views import companies, departments, limits, shares
 from tests.property.given import Cluster, submission
 from witness.pending_reasons import waits_for
 
