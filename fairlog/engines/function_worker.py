@@ -142,6 +142,8 @@ class _WorkerProcess:
                 called = frame is not None and frame.kind == wire.CALL
                 self._began_s = time.monotonic() if called else 0.0
                 self._call = frame.call if frame is not None and called else 0
+            if called and self._printed:
+                self._tell_of_prints()  # what was printed between two calls waits for this one
             if called and not self._busy.is_set():
                 self._busy.set()
             if frame is None:
@@ -192,6 +194,9 @@ class _WorkerProcess:
         if not self._shows:
             return
         self._printed.append((kind, text))
+        self._tell_of_prints()
+
+    def _tell_of_prints(self) -> None:
         with contextlib.suppress(OSError):  # it is told already, or a call has closed what is not its own
             os.write(self._tell, b"x")
 

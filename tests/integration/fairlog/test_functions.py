@@ -249,6 +249,19 @@ def test_a_call_may_print_from_handlers_and_what_is_collected(
     assert {"late", "collected", "line 2999"} <= set(shown.splitlines())
 
 
+def test_what_is_printed_between_calls_is_shown_with_the_next(
+    cluster: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Executor(**cluster.asks, retries=0) as pool:
+        for turn in range(5):
+            (folder := tmp_path / str(turn)).mkdir()
+            pool.submit(calls.print_afterwards, str(folder)).result(HOPELESS_S)
+            (folder / "over").touch()
+            wait_until((folder / "printed").exists, "the print")
+            assert pool.submit(pow, 2, 3).result(HOPELESS_S) == 8
+    assert capsys.readouterr().out.splitlines().count("afterwards") == 5
+
+
 def test_a_stdout_that_nobody_reads_holds_up_no_call(cluster: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     reads, writes = os.pipe()
     with os.fdopen(writes, "w") as unread, monkeypatch.context() as here:
