@@ -383,12 +383,14 @@ def _check_runnable(program: str) -> None:
         raise click.UsageError(
             f"{program} is no program; to run a script from standard input, type `{_verb()} --script -`"
         )
-    if program.startswith("/") or ("/" not in program and shutil.which(program) is not None):
+    if "/" not in program and shutil.which(program) is not None:
         return
     with suppress(OSError, ValueError):
         about = os.stat(program)  # noqa: PTH116 (a name may be anything)
         if stat.S_ISDIR(about.st_mode):
             raise click.UsageError(f"{program} is a folder; name the program or the script in it")
+        if program.startswith("/"):  # the worker's file of that name may be another one
+            return
         if stat.S_ISREG(about.st_mode) and not about.st_size:
             raise click.UsageError(f"{program} is empty, so there is nothing to run")
 

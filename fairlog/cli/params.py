@@ -8,7 +8,8 @@ import re
 import shlex
 import stat
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from fractions import Fraction
 from functools import partial, wraps
 from importlib.util import find_spec
@@ -21,7 +22,7 @@ import click
 from fairlog.cli.times import DURATIONS, TIMES_TO_COME, seconds_of, time_of, time_to_come
 from recovery.replay.bounds import OPEN, Bound
 from scheduler.model.arrays import indexes, written
-from scheduler.model.errors import InvalidCommand
+from scheduler.model.errors import InvalidCommand, InvalidSetting
 from scheduler.model.resources import MAX_AMOUNT
 from scheduler.model.states import Condition
 from scheduler.service.folders import FolderGone, working_folder
@@ -83,6 +84,13 @@ def read_warning(text: str) -> tuple[str, int]:
     return read_signal(name), read_duration(before)
 
 
+def read_named(text: str) -> str:
+    """A text that names something. Raises: click.BadParameter."""
+    if not text:
+        raise click.BadParameter("it names nothing; give a name, or leave the option out")
+    return read_text(text)
+
+
 def read_signal(text: str) -> str:
     """A signal's name without SIG. Raises: click.BadParameter."""
     return read_text(text).upper().removeprefix("SIG")
@@ -125,6 +133,79 @@ def read_named_limit(text: str) -> tuple[str, int | None]:
     return read_text(name), read_size(value) if name.endswith("_mb") and value != "none" else read_limit(value)
 
 
+_WORDS = {"true": True, "false": False, "none": None}
+
+
+def read_setting(text: str) -> tuple[str, int | str | None]:
+    """A setting and its value, written `NAME=VALUE`. Raises: click.BadParameter unless the value is of its kind."""
+    from msgspec.structs import asdict  # noqa: PLC0415 (few verbs need it)
+
+    from scheduler.model.events import ClusterConfigured  # noqa: PLC0415 (likewise)
+    from scheduler.rules.checks.validate import check_setting_kinds  # noqa: PLC0415 (few verbs need the rules)
+
+    name, value = read_pair(text)
+    known = asdict(ClusterConfigured())
+    found = _setting_of(read_text(name), value, known.get(name))
+    if name in known:
+        with _refused_here():
+            check_setting_kinds({name: found}, known)
+    return name, found
+
+
+def _setting_of(name: str, text: str, default: object) -> int | str | None:
+    if name.endswith("_url") and text == "none":
+        return ""
+    if text in _WORDS and not isinstance(default, str):
+        return _WORDS[text]
+    if name.endswith("_mb"):
+        return read_size(text)
+    if name.endswith("_s") and (seconds := seconds_of(text)) is not None:
+        return seconds
+    try:
+        return int(text)
+    except ValueError:
+        return read_text(text)
+
+
+def read_part(text: str) -> str:
+    """A part of the cluster, such as 25% or 1/4, or none. Raises: click.BadParameter."""
+    from scheduler.rules.checks import validate  # noqa: PLC0415 (few verbs need the rules)
+
+    if text != "none":
+        with _refused_here():
+            validate.read_part(text)
+    return text
+
+
+def read_own_limit(limit: str) -> Callable[[str], str]:
+    """What reads a department's limit, a part of its quota such as 25%, or none."""
+
+    def read(text: str) -> str:
+        from scheduler.rules.state import departments  # noqa: PLC0415 (few verbs need the rules)
+
+        with _refused_here():
+            departments.read_own_limit(limit, text)
+        return text
+
+    return read
+
+
+def setting_text(value: object) -> str:
+    """The value in the form that `settings set` accepts."""
+    if value == "":
+        return "none"
+    return next((word for word, meant in _WORDS.items() if meant is value), str(value))
+
+
+@contextmanager
+def _refused_here() -> Iterator[None]:
+    """What the rules refuse of one value alone is an argument that cannot be read. Raises: click.BadParameter."""
+    try:
+        yield
+    except (InvalidCommand, InvalidSetting) as error:
+        raise click.BadParameter(str(error)) from None
+
+
 def _read_number(text: str, otherwise: str) -> int:
     try:
         return int(text)
@@ -158,10 +239,8 @@ def read_label(text: str) -> tuple[str, str]:
         raise click.BadParameter(f"{_short(text)} is not of the form KEY=VALUE")
     from scheduler.rules.checks.validate import check_labels  # noqa: PLC0415 (few verbs need the rules)
 
-    try:
+    with _refused_here():
         check_labels({key: value})
-    except InvalidCommand as error:
-        raise click.BadParameter(str(error)) from None
     return key, value
 
 
@@ -172,10 +251,8 @@ def read_terms(option: str) -> Callable[[str], tuple[str, ...]]:
         from scheduler.rules.checks.validate import check_label_terms  # noqa: PLC0415 (few verbs need the rules)
 
         terms = [term.replace("\\,", ",") for term in re.split(r"(?<!\\),", text)]
-        try:
+        with _refused_here():
             return check_label_terms(option, terms)
-        except InvalidCommand as error:
-            raise click.BadParameter(str(error)) from None
 
     return read
 
@@ -184,10 +261,8 @@ def read_taint(text: str) -> str:
     """The name of a taint. Raises: click.BadParameter."""
     from scheduler.rules.checks.validate import check_taints  # noqa: PLC0415 (few verbs need the rules)
 
-    try:
+    with _refused_here():
         return check_taints("an option", (text,))[0]
-    except InvalidCommand as error:
-        raise click.BadParameter(str(error)) from None
 
 
 def label_option(**settings: Any) -> Callable[[F], F]:  # noqa: ANN401 (click's)
@@ -352,10 +427,8 @@ def read_names(text: str) -> tuple[str, ...]:
 
 def read_array(text: str) -> str:
     """A list of task indexes, `1-10,15,20-30:5`. Raises: click.BadParameter."""
-    try:
+    with _refused_here():
         indexes(text)
-    except InvalidCommand as error:
-        raise click.BadParameter(str(error)) from None
     return text
 
 
@@ -553,7 +626,7 @@ def quota_options(of_part: str) -> Callable[[F], F]:
         memory = size_option(
             "--memory", "memory_mb", help="Memory of the quota: 2G, 512M or plain MiB. Requires --cores."
         )
-        part = text_option("--part", metavar="PART", help=of_part)
+        part = click.option("--part", type=read_part, metavar="PART", help=of_part)
         kinds = kinds_option(
             "--resource",
             "resources",

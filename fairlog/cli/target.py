@@ -73,6 +73,8 @@ def target_options(*, from_environment: bool = False) -> Callable[[F], F]:
             ctx.meta[UTC_ASKED] = ctx.meta.get(UTC_ASKED) or value
         elif value is not None and value is not False and param.name is not None:
             typed = ctx.get_parameter_source(param.name) is ParameterSource.COMMANDLINE
+            if typed and value == "":
+                raise click.BadParameter("it names nothing; give a name, or leave the option out", ctx, param)
             target.take(param.name, value, typed=typed)
 
     def add(function: F) -> F:

@@ -9,7 +9,7 @@ import click
 from msgspec import structs
 
 from fairlog.cli.main import cli
-from fairlog.cli.verbs.cluster import _shown
+from fairlog.cli.params import setting_text
 from scheduler.rules.checks.validate import _CHOICES, NEW_CLUSTER, RETIRED
 
 ROOT = Path(__file__).parents[2]
@@ -24,7 +24,7 @@ def test_the_page_lists_every_setting_with_its_default_and_no_other() -> None:
         for name, default in zip(re.findall(r"\w+", names), defaults.replace("`", "").split(", "), strict=True)
     }
     settings = structs.asdict(NEW_CLUSTER).items()
-    assert listed == {name: _shown(value) for name, value in settings if name not in RETIRED}
+    assert listed == {name: setting_text(value) for name, value in settings if name not in RETIRED}
 
 
 def test_the_page_names_every_value_that_a_setting_can_be_chosen_from() -> None:

@@ -18,7 +18,7 @@ from fairlog.cli.groups import VerbGroup
 from fairlog.cli.sending import send_each
 from fairlog.cli.stored_log import stored_log
 from fairlog.cli.target import Target, in_the_past, target_options
-from fairlog.cli.times import localized, seconds_of
+from fairlog.cli.times import localized
 from fairlog.cli.verbs.departments import named
 from fairlog.cli.verbs.status import print_suspects
 from fairlog.cli.worker_choice import (
@@ -298,7 +298,9 @@ def settings_show(session: Session, *, as_json: bool) -> None:
     if as_json:
         render.print_json(found)
     else:
-        render.print_table(("SETTING", "VALUE"), [(name, _shown(value)) for name, value in found.items()], empty="")
+        render.print_table(
+            ("SETTING", "VALUE"), [(name, params.setting_text(value)) for name, value in found.items()], empty=""
+        )
 
 
 @click.command()
@@ -341,51 +343,22 @@ def edition(target: Target, *, number: int | None, as_json: bool) -> None:
         click.echo("It decides nothing while the setting admission is open, by which every app enters.")
 
 
-_WORDS = {"true": True, "false": False, "none": None}
-
-
 @settings.command("set")
 @click.argument(
     "change",
     nargs=-1,
     required=True,
-    type=params.read_pair,
+    type=params.read_setting,
     metavar="NAME=VALUE...",
     shell_complete=complete("setting"),
 )
 @on_cluster
-def settings_set(session: Session, *, change: tuple[tuple[str, str], ...]) -> None:
+def settings_set(session: Session, *, change: tuple[tuple[str, int | str | None], ...]) -> None:
     """Change settings, all of them or none, with the next turn."""
     from scheduler.model import commands  # noqa: PLC0415 (likewise)
 
-    changes = {params.read_text(name): read_value(name, text) for name, text in params.single(change).items()}
-    receipt = session.send(commands.ConfigureCluster(settings=changes))
+    receipt = session.send(commands.ConfigureCluster(settings=params.single(change)))
     click.echo("settings changed" if receipt.seq else "nothing to change")
-
-
-def _shown(value: object) -> str:
-    """The value in the form that `settings set` accepts."""
-    if value == "":
-        return "none"
-    return next((word for word, meant in _WORDS.items() if meant is value), str(value))
-
-
-def read_value(name: str, text: str) -> int | str | None:
-    """The value of a setting, typed by its look and the setting's name; the rules check it."""
-    from scheduler.model.events import ClusterConfigured  # noqa: PLC0415 (likewise)
-
-    if name.endswith("_url") and text == "none":
-        return ""
-    if text in _WORDS and not isinstance(getattr(ClusterConfigured(), name, None), str):
-        return _WORDS[text]
-    if name.endswith("_mb"):
-        return params.read_size(text)
-    if name.endswith("_s") and (seconds := seconds_of(text)) is not None:
-        return seconds
-    try:
-        return int(text)
-    except ValueError:
-        return params.read_text(text)
 
 
 @click.command()

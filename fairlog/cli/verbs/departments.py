@@ -46,14 +46,16 @@ def _place(*, new: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     amounts = params.quota_options(
         'Quota as a part of the live cluster, such as 25% or 1/4. With `set`, "none" is the sum of what is in it.'
     )
-    borrow = params.text_option(
+    borrow = click.option(
         "--borrow-limit",
+        type=params.read_own_limit("borrow-limit"),
         metavar="PART",
         help='What it may hold beyond its quota, as a part of that: 0%, 50%, 200%, or "none" for no limit.'
         + told("0% with a quota of its own, else none"),
     )
-    lend = params.text_option(
+    lend = click.option(
         "--lend-limit",
+        type=params.read_own_limit("lend-limit"),
         metavar="PART",
         help='What others may use of its quota, as a part of that: 0%, 50%, or "none" for all of it.' + told("none"),
     )

@@ -39,6 +39,7 @@ from fairlog.cli.params import (
     read_dependency,
     read_duration,
     read_folder,
+    read_named,
     read_names,
     read_near,
     read_output,
@@ -166,7 +167,9 @@ JOB_OPTIONS: Sequence[Callable[[Any], Any]] = (
         help="Run a copy of this script, which is made now, with the words of CMD as its arguments; - is standard "
         "input; 4 MiB at most.",
     ),
-    text_option("--chdir", "-D", metavar="DIR", help="Folder in which CMD runs.  [default: the current one]"),
+    click.option(
+        "--chdir", "-D", type=read_named, metavar="DIR", help="Folder in which CMD runs.  [default: the current one]"
+    ),
     text_option("--name", "-J", metavar="S", help="Display name of the app.  [default: the command's name]"),
     click.option(
         "--kind",
@@ -230,8 +233,9 @@ JOB_OPTIONS: Sequence[Callable[[Any], Any]] = (
         metavar="TAINT",
         help="Workers with this taint as well (`fairlog worker --taint`). Repeatable.",
     ),
-    text_option(
+    click.option(
         "--image",
+        type=read_named,
         metavar="NAME",
         help="Image whose files the tasks find in the place of the machine's system; workers have it with "
         "`fairlog worker --image`.",

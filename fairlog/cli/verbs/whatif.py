@@ -18,12 +18,11 @@ from fairlog.cli.params import (
     matched,
     range_option,
     read_edition,
-    read_pair,
+    read_setting,
     read_size,
     read_text,
     text_option,
 )
-from fairlog.cli.verbs.cluster import read_value
 from scheduler.model.commands import RegisterWorker
 from witness.swf import read_trace
 from witness.whatif import Rules, check_rules, compared, replayed, run
@@ -51,7 +50,12 @@ def read_quota(text: str) -> tuple[str, tuple[int, int]]:
 
 @click.command()
 @click.option(
-    "--set", "changes", multiple=True, type=read_pair, metavar="NAME=VALUE", help="Setting to change. Can be repeated."
+    "--set",
+    "changes",
+    multiple=True,
+    type=read_setting,
+    metavar="NAME=VALUE",
+    help="Setting to change. Can be repeated.",
 )
 @text_option("--placement", metavar="P", help="Short for --set placement=P.")
 @click.option(
@@ -113,7 +117,7 @@ def whatif(  # noqa: PLR0913 (options)
         raise click.UsageError("--trace and FILE cannot be combined; give one of them")
     if trace is None and click.get_current_context().get_parameter_source("companies") is ParameterSource.COMMANDLINE:
         raise click.UsageError("--companies divides the users of a --trace; leave it out, or give --trace")
-    settings = {read_text(name): read_value(name, text) for name, text in changes}
+    settings = dict(changes)
     if placement is not None:
         settings["placement"] = placement
     rules = Rules(settings, dict(quotas), list(_added(add_workers)), edition)

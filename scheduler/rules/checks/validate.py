@@ -389,7 +389,7 @@ def changed_settings(current: ClusterConfigured, changes: Mapping[str, Any]) -> 
     Raises: InvalidSetting for an unknown name or a value that breaks a check.
     """
     changes = _without_retired(current, changes)
-    _check_kinds(changes, asdict(current))
+    check_setting_kinds(changes, asdict(current))
     settings = replace(current, **changes)
     for name, value in asdict(settings).items():
         if name in _CHOICES and value not in _CHOICES[name]:
@@ -441,7 +441,8 @@ def of_now(changes: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in changes.items() if name not in RETIRED or name == "reclaim"}
 
 
-def _check_kinds(changes: Mapping[str, Any], known: Mapping[str, Any]) -> None:
+def check_setting_kinds(changes: Mapping[str, Any], known: Mapping[str, Any]) -> None:
+    """Raises: InvalidSetting unless each change is of a known setting, and of that one's kind of values."""
     for name, value in changes.items():
         if name not in known:
             raise InvalidSetting(f"no setting is named {shorten(name)}; `fairlog settings` lists the settings")

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 MAX_DEPTH = 8
 """The most departments one within the other."""
 MAX_DEPARTMENTS = 1000
-MOST_BORROWED = 1000
-"""The largest limit of what is borrowed, in quotas."""
+BORROW, LEND = "borrow-limit", "lend-limit"
+_MOST = {BORROW: 1000, LEND: 1}
+"""The largest limit of what is borrowed and of what is lent, in quotas."""
 NONE = "none"
 _LIMIT = re.compile(r"[0-9]{1,9}(\.[0-9]{1,6})?%|[0-9]{1,9}(/0*[1-9][0-9]{0,8})?")
 
@@ -87,11 +88,11 @@ def _stated(
         part = None if command.part == NONE else read_part(command.part)
         known = replace(known, amounts=None, part=part, kinds=())
     if command.borrow_limit is not None:
-        known = replace(known, borrow_limit=_limit("borrow-limit", command.borrow_limit, MOST_BORROWED))
+        known = replace(known, borrow_limit=read_own_limit(BORROW, command.borrow_limit))
     elif _is_summed(before) != _is_summed(known):
         known = replace(known, borrow_limit=None if _is_summed(known) else "0/1")
     if command.lend_limit is not None:
-        known = replace(known, lend_limit=_limit("lend-limit", command.lend_limit, 1))
+        known = replace(known, lend_limit=read_own_limit(LEND, command.lend_limit))
     return known
 
 
@@ -100,33 +101,37 @@ def _is_summed(spec: DepartmentAdded) -> bool:
     return spec.amounts is None and spec.part is None
 
 
-def _limit(option: str, text: str, most: int) -> str | None:
-    """A limit given as "25%" or "1/4" as "n/d" in lowest terms; None if it is "none"."""
+def read_own_limit(limit: str, text: str) -> str | None:
+    """What is borrowed or lent at most, given as "25%" or "1/4", as "n/d" in lowest terms; None if it is "none".
+
+    Raises: InvalidCommand.
+    """
+    most = _MOST[limit]
     if text == NONE:
         return None
     if not _LIMIT.fullmatch(text):
-        raise InvalidCommand(f"--{option} is a part of the quota, such as 25% or 1/4, or none, not {shorten(text)}")
+        raise InvalidCommand(f"--{limit} is a part of the quota, such as 25% or 1/4, or none, not {shorten(text)}")
     part = Fraction(text[:-1]) / 100 if text.endswith("%") else Fraction(text)
     if part > most or part.denominator > 1_000_000:
         raise InvalidCommand(
-            f"--{option} is a part of the quota from 0% to {most * 100}%, in whole millionths, not {shorten(text)}"
+            f"--{limit} is a part of the quota from 0% to {most * 100}%, in whole millionths, not {shorten(text)}"
         )
     return f"{part.numerator}/{part.denominator}"
 
 
-def check_limit(text: str | None, most: int) -> bool:
-    """Whether an event's limit, at most so many quotas, is written as commands make it."""
+def _is_written(limit: str, text: str | None) -> bool:
+    """Whether an event's limit is written as commands make it."""
     if text is None:
         return True
     try:
-        return "/" in text and _limit("limit", text, most) == text
+        return "/" in text and read_own_limit(limit, text) == text
     except InvalidCommand:
         return False
 
 
 def check_limits(spec: DepartmentAdded) -> bool:
     """Whether both limits of an event are written as commands make them."""
-    return check_limit(spec.borrow_limit, MOST_BORROWED) and check_limit(spec.lend_limit, 1)
+    return _is_written(BORROW, spec.borrow_limit) and _is_written(LEND, spec.lend_limit)
 
 
 def check_place(state: Facts, spec: DepartmentAdded) -> None:

@@ -80,6 +80,9 @@ MISTAKES: dict[str, tuple[int, list[str]]] = {
         [
             *(f"submit {WHO} --cores x -- true", f"run {WHO} --memory x -- true", "extend no-app --by x"),
             *("log --from x", "apps --since x", "top --at x", "scale no-app --executors x", "kill --state x"),
+            *("company add b --part x", "department add d --borrow-limit x", "department add d --lend-limit 2"),
+            *("settings set min_runtime_s=x", "whatif --set min_runtime_s=x", f"submit {WHO} --image= -- true"),
+            *("apps --store=", "apps --cluster="),
             *("company add b --memory x", "worker --cores x", "up --workers x", "statement --company acme --month x"),
         ],
     ),
@@ -120,6 +123,10 @@ MISTAKES: dict[str, tuple[int, list[str]]] = {
             )
             for where in ("--store redis://127.0.0.1:1/0", "--cluster nothing", "--data nothing")
         ],
+    ),
+    "a folder in the place of a program": (
+        USAGE,
+        [f"{verb} {WHO} -- /tmp" for verb in ("run", "submit --wait", "run --driver", "run --tasks 2")],
     ),
     "a program that is not there": (
         SHELL,

@@ -22,12 +22,12 @@ from fairlog.cli.params import (
     read_limit,
     read_offered,
     read_pair,
+    read_setting,
     read_share,
     read_size,
     read_terms,
     read_text,
 )
-from fairlog.cli.verbs.cluster import read_value
 from scheduler.model.commands import SubmitApp, Taken
 from scheduler.model.events import AppRegistered, ClusterConfigured, CompanyRegistered, Computed, Event
 from scheduler.model.resources import Resources, size_text
@@ -253,7 +253,7 @@ def test_cores_and_limits_are_numbers_or_one_word() -> None:
     ],
 )
 def test_a_setting_is_read_as_what_it_is_likely_to_be(name: str, text: str, value: object) -> None:
-    assert read_value(name, text) == value
+    assert read_setting(f"{name}={text}") == (name, value)
 
 
 @pytest.mark.parametrize(
