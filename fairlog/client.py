@@ -876,7 +876,10 @@ class AsyncClient:
         ...     await fairlog.AsyncClient().close()
         >>> asyncio.run(main())
         """
-        await self._call(_Invocation("close"))
+        if isinstance(self.through, StoreClient):
+            self.through.close()
+        else:
+            await self.through.close()
 
     async def submit(
         self,
@@ -1120,10 +1123,9 @@ class AsyncClient:
         return await self._call(_Invocation("view", (name,), arguments))
 
     async def _call(self, step: _Invocation) -> Any:  # noqa: ANN401 (as the method)
-        method = getattr(self.through, step.method)
         if isinstance(self.through, StoreClient):
-            return await asyncio.to_thread(method, *step.arguments, **step.named)
-        return await method(*step.arguments, **step.named)
+            return await asyncio.to_thread(getattr(self.through, step.method), *step.arguments, **step.named)
+        return await self.through.call(step.method, *step.arguments, **step.named)
 
     async def _do(self, steps: _Steps[T]) -> T:
         got: Any = None

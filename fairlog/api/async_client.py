@@ -5,25 +5,17 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Self, TypeVar
-from urllib.parse import quote
+from typing import Any, Self, TypeVar
 
 import httpx
 
 from fairlog.api.addresses import UNIX
 from fairlog.api.client import LATER_S, RETRY_S, Base, Note, Pause, Send, Steps, error_of, event_of
 from fairlog.api.connections import CONNECT_S, HEALTH, HEALTH_S, LOOK_S, HttpRequest, Lost, Response
-from scheduler.model.sender import By
 from scheduler.model.versions import HEADER, MESSAGES
 from scheduler.store.lost import signs_of_life
-
-if TYPE_CHECKING:
-    from scheduler.model.commands import Command, SubmitApp
-    from scheduler.model.errors import CommandRejected
-    from scheduler.service.receipts import Receipt
-    from scheduler.store.tails import Stream, Tail
 
 T = TypeVar("T")
 _SIGNS = [
@@ -75,46 +67,9 @@ class AsyncApiClient(Base):
         for transport in self._transports:
             await transport.aclose()
 
-    async def message(self, app: str, name: str, *, wait_s: float = 0) -> str | None:
-        """The message of that name in the app's mailbox; None if it is not there after so many seconds, 10 at most."""
-        return await self._do(self._talk.message(app, name, wait_s))
-
-    async def send(self, command: Command, *, command_id: str | None = None) -> Receipt:
-        """Carry out `command`; returns after the commit."""
-        return await self._do(self._talk.send(command, {}, command_id))
-
-    async def submit(self, command: SubmitApp, secrets: Mapping[str, str], *, command_id: str | None = None) -> Receipt:
-        """Submit an app with the values of its variables, which never enter the log."""
-        return await self._do(self._talk.send(command, secrets, command_id))
-
-    async def send_many(self, commands: Sequence[Command]) -> list[Receipt | CommandRejected]:
-        """Carry out `commands` in order, in batches; the result of a refused one is its refusal."""
-        return await self._do(self._talk.send_many(commands))
-
-    async def view(self, name: str, *, at: int | None = None, **arguments: Any) -> Any:  # noqa: ANN401 (JSON)
-        """A view (`scheduler.rules.view.views`) of the state with all that was acknowledged, or at position `at`."""
-        return await self._do(self._talk.view(name, arguments, at))
-
-    async def read(self, path: str, **query: str) -> Any:  # noqa: ANN401 (JSON)
-        """The value, or all items, that GET `path` answers."""
-        return await self._do(self._talk.read(path, query))
-
-    async def beat(self, app: str) -> str:
-        """Give a sign of life of the app's owner, who has a lease. Returns the app's state."""
-        state: str = await self._do(self._talk.beat(app))
-        return state
-
-    async def ask(self, path: str, asked: Mapping[str, Any]) -> Any:  # noqa: ANN401 (JSON)
-        """As `ApiClient.ask`."""
-        return await self._do(self._talk.question(path, asked))
-
-    async def output(self, app: str, task: int | None, *, stream: Stream | None = None, reason: str = "") -> bytes:
-        """As `ApiClient.output`."""
-        return await self._do(self._talk.output(app, task, stream, reason))
-
-    async def tails(self, app: str, task: str = "", *, reason: str = "") -> dict[int | None, Tail]:
-        """As `ApiClient.tails`."""
-        return await self._do(self._talk.tails(app, task, reason))
+    async def call(self, method: str, /, *arguments: Any, **named: Any) -> Any:  # noqa: ANN401 (as the method)
+        """What that method of an `ApiClient` returns: send, submit, send_many, view, read, output, states …."""
+        return await self._do(getattr(self._talk, method)(*arguments, **named))
 
     async def log(self, after: int = 0, *, reason: str = "") -> AsyncIterator[dict[str, Any]]:
         """The events of the log after position `after`, up to its present end, as `fairlog log --json` prints them."""
@@ -126,7 +81,7 @@ class AsyncApiClient(Base):
     async def follow(self, path: str = "/v1/log/events", after: int = 0) -> AsyncIterator[dict[str, Any]]:
         """The events of the stream at `path` after position `after` as they are committed, without end."""
         while True:
-            await self.check()
+            await self._do(self._talk.check())
             send = self._talk.follow(path, after)
             try:
                 answer = await self._transports[send.server].handle_async_request(self._built(send))
@@ -140,30 +95,6 @@ class AsyncApiClient(Base):
                             yield event
             except httpx.TransportError:
                 await asyncio.sleep(RETRY_S)
-
-    async def account(self) -> By:
-        """The account of the token, or of this process over a Unix socket."""
-        said = await self.read("/v1/whoami")
-        return By(said["account"], said["token"], said["role"])
-
-    async def states(self, app: str) -> list[dict[str, Any]]:
-        """The states of the app's tasks, by index; empty before its first executor."""
-        found: list[dict[str, Any]] = await self.read(f"/v1/apps/{quote(app, safe='')}/tasks", fresh="true")
-        return found
-
-    async def explain(self, app: str) -> dict[str, Any]:
-        """Why the app waits, or was admitted and placed as it was, from the log."""
-        said: dict[str, Any] = await self.read(f"/v1/apps/{quote(app, safe='')}/explain", fresh="true")
-        return said
-
-    async def plan(self, command: SubmitApp) -> dict[str, Any]:
-        """What would become of the submission now, and why; nothing is changed."""
-        said: dict[str, Any] = await self._do(self._talk.question("/v1/plan", command, {"fresh": "true"}))
-        return said
-
-    async def check(self) -> None:
-        """Return once a server can answer."""
-        await self._do(self._talk.ask(HttpRequest("GET", "/v1/health")))
 
     async def _do(self, steps: Steps[T]) -> T:
         got: Response | Lost | None = None

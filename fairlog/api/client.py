@@ -117,7 +117,10 @@ class _Talk:
                 said = None
                 yield Pause(pause_s)
 
-    def send(self, command: Command, secrets: Mapping[str, str], command_id: str | None) -> Steps[Receipt]:
+    def send(self, command: Command, *, command_id: str | None = None) -> Steps[Receipt]:
+        return (yield from self.submit(command, {}, command_id=command_id))
+
+    def submit(self, command: Command, secrets: Mapping[str, str], *, command_id: str | None = None) -> Steps[Receipt]:
         outcome = (yield from self.batch([command], [secrets], command_id))[0]
         if isinstance(outcome, CommandRejected):
             raise outcome
@@ -149,8 +152,9 @@ class _Talk:
             outcomes += yield from self.batch(part, [{}] * len(part), None)
         return outcomes
 
-    def view(self, name: str, arguments: Mapping[str, Any], at: int | None) -> Steps[Any]:
-        return (yield from self.read(*self.place_of(name, arguments, at)))
+    def view(self, name: str, *, at: int | None = None, **arguments: object) -> Steps[Any]:
+        path, query = self.place_of(name, arguments, at)
+        return (yield from self.read(path, **query))
 
     def place_of(self, name: str, arguments: Mapping[str, Any], at: int | None) -> tuple[str, dict[str, str]]:
         """The path and the query of a view. Raises: InvalidCommand."""
@@ -163,7 +167,7 @@ class _Talk:
         query |= {"limit": str(questions.MANY)} if name == "apps" else {}
         return path.format(**inside), query
 
-    def read(self, path: str, query: Mapping[str, str]) -> Steps[Any]:
+    def read(self, path: str, **query: str) -> Steps[Any]:
         """A value, or all pages of a list."""
         found: list[Any] = []
         cursor: str | None = None
@@ -182,10 +186,26 @@ class _Talk:
         answer = yield from self.ask(HttpRequest("GET", path, {**query, **page}))
         return msgspec.json.decode(answer.content)
 
-    def question(self, path: str, asked: object, query: Mapping[str, str] | None = None) -> Steps[Any]:
+    def question(self, path: str, asked: object, **query: str) -> Steps[Any]:
         headers = {"content-type": "application/json"}
-        answer = yield from self.ask(HttpRequest("POST", path, query or {}, msgspec.json.encode(asked), headers))
+        answer = yield from self.ask(HttpRequest("POST", path, query, msgspec.json.encode(asked), headers))
         return msgspec.json.decode(answer.content)["value"]
+
+    def account(self) -> Steps[By]:
+        said = yield from self.read("/v1/whoami")
+        return By(said["account"], said["token"], said["role"])
+
+    def states(self, app: str) -> Steps[list[dict[str, Any]]]:
+        found: list[dict[str, Any]] = yield from self.read(f"/v1/apps/{quote(app, safe='')}/tasks", fresh="true")
+        return found
+
+    def explain(self, app: str, *, audited: bool = False) -> Steps[dict[str, Any]]:
+        more = {"audited": "true"} if audited else {}
+        said: dict[str, Any] = yield from self.read(f"/v1/apps/{quote(app, safe='')}/explain", fresh="true", **more)
+        return said
+
+    def check(self) -> Steps[object]:
+        return (yield from self.ask(HttpRequest("GET", "/v1/health")))
 
     def entries(self, after: int, reason: str) -> Steps[list[dict[str, Any]]]:
         why = {"reason": reason} if reason else {}
@@ -197,7 +217,8 @@ class _Talk:
         body, headers = msgspec.json.encode({"text": text}), {"content-type": "application/json"}
         yield from self.ask(HttpRequest("PUT", _mail(app, name), {}, body, headers))
 
-    def message(self, app: str, name: str, wait_s: float) -> Steps[str | None]:
+    def message(self, app: str, name: str, *, wait_s: float = 0) -> Steps[str | None]:
+        """The message of that name in the app's mailbox; None if it is not there after so many seconds, 10 at most."""
         answer = yield from self.ask(HttpRequest("GET", _mail(app, name), {"wait": round(1000 * wait_s)}))
         text: str | None = msgspec.json.decode(answer.content)["value"]["text"]
         return text
@@ -210,13 +231,13 @@ class _Talk:
         """The request for a stream, to the server that answered last."""
         return Send(self._server, HttpRequest("GET", path, {"after": after}))
 
-    def tails(self, app: str, task: str, reason: str) -> Steps[dict[int | None, Tail]]:
+    def tails(self, app: str, task: str = "", *, reason: str = "") -> Steps[dict[int | None, Tail]]:
         query = {"reason": reason} if reason else {}
         query |= {"task": task} if task else {}
-        found: list[dict[str, Any]] = yield from self.read(f"/v1/apps/{quote(app, safe='')}/output", query)
+        found: list[dict[str, Any]] = yield from self.read(f"/v1/apps/{quote(app, safe='')}/output", **query)
         return {each["task"]: _tail(each) for each in found}
 
-    def output(self, app: str, task: int | None, stream: Stream | None, reason: str) -> Steps[bytes]:
+    def output(self, app: str, task: int | None, *, stream: Stream | None = None, reason: str = "") -> Steps[bytes]:
         part = "driver" if task is None else f"tasks/{task}"
         query = {"reason": reason} if reason else {}
         query |= {"stream": stream} if stream else {}
@@ -286,11 +307,11 @@ class ApiClient(Base):
 
     def send(self, command: Command, *, command_id: str | None = None) -> Receipt:
         """Carry out `command`; returns after the commit."""
-        return self._do(self._talk.send(command, {}, command_id))
+        return self._do(self._talk.send(command, command_id=command_id))
 
     def submit(self, command: SubmitApp, secrets: Mapping[str, str], *, command_id: str | None = None) -> Receipt:
         """Submit an app with the values of its variables, which never enter the log."""
-        return self._do(self._talk.send(command, secrets, command_id))
+        return self._do(self._talk.submit(command, secrets, command_id=command_id))
 
     def send_many(self, commands: Sequence[Command]) -> list[Receipt | CommandRejected]:
         """Carry out `commands` in order, in batches; the result of a refused one is its refusal."""
@@ -302,7 +323,7 @@ class ApiClient(Base):
 
     def view(self, name: str, *, at: int | None = None, **arguments: Any) -> Any:  # noqa: ANN401 (JSON)
         """A view (`scheduler.rules.view.views`) of the state with all that was acknowledged, or at position `at`."""
-        return self._do(self._talk.view(name, arguments, at))
+        return self._do(self._talk.view(name, at=at, **arguments))
 
     def parts(self, name: str, *, at: int | None = None, **arguments: Any) -> Iterator[list[Any]]:  # noqa: ANN401 (likewise)
         """As `view` of a list, page by page as they come."""
@@ -317,7 +338,7 @@ class ApiClient(Base):
 
     def read(self, path: str, **query: str) -> Any:  # noqa: ANN401 (JSON)
         """The value, or all items, that GET `path` answers."""
-        return self._do(self._talk.read(path, query))
+        return self._do(self._talk.read(path, **query))
 
     def ask(self, path: str, asked: Mapping[str, Any]) -> Any:  # noqa: ANN401 (JSON)
         """The value that POST `path` answers to a question, such as `/v1/whatif`."""
@@ -325,7 +346,7 @@ class ApiClient(Base):
 
     def output(self, app: str, task: int | None, *, stream: Stream | None = None, reason: str = "") -> bytes:
         """The last 64 KiB of the output of a task, or of the driver (None), or of one stream."""
-        return self._do(self._talk.output(app, task, stream, reason))
+        return self._do(self._talk.output(app, task, stream=stream, reason=reason))
 
     def publish(self, app: str, name: str, text: str) -> None:
         """Leave a message of at most 4096 bytes in the app's mailbox, in place of an earlier one of that name.
@@ -339,7 +360,7 @@ class ApiClient(Base):
         deadline_s = time.monotonic() + timeout_s
         while True:
             left_s = max(0.0, deadline_s - time.monotonic())
-            text = self._do(self._talk.message(app, name, min(left_s, MAIL_WAIT_S)))
+            text = self._do(self._talk.message(app, name, wait_s=min(left_s, MAIL_WAIT_S)))
             if text is not None or left_s <= MAIL_WAIT_S:
                 return text
 
@@ -355,7 +376,7 @@ class ApiClient(Base):
 
     def tails(self, app: str, task: str = "", *, reason: str = "") -> dict[int | None, Tail]:
         """As `output`, by streams, of this task or the "driver", or of all tasks that have written anything."""
-        return self._do(self._talk.tails(app, task, reason))
+        return self._do(self._talk.tails(app, task, reason=reason))
 
     def log(self, after: int = 0, *, reason: str = "") -> Iterator[dict[str, Any]]:
         """The events of the log after position `after`, up to its present end, as `fairlog log --json` prints them."""
@@ -382,19 +403,15 @@ class ApiClient(Base):
 
     def account(self) -> By:
         """The account of the token, or of this process over a Unix socket."""
-        said = self.read("/v1/whoami")
-        return By(said["account"], said["token"], said["role"])
+        return self._do(self._talk.account())
 
     def states(self, app: str) -> list[dict[str, Any]]:
         """The states of the app's tasks, by index; empty before its first executor."""
-        found: list[dict[str, Any]] = self.read(f"/v1/apps/{quote(app, safe='')}/tasks", fresh="true")
-        return found
+        return self._do(self._talk.states(app))
 
     def explain(self, app: str, *, audited: bool = False) -> dict[str, Any]:
         """Why the app waits, or was admitted and placed as it was, from the log; `audited`: and what an audit says."""
-        more = {"audited": "true"} if audited else {}
-        said: dict[str, Any] = self.read(f"/v1/apps/{quote(app, safe='')}/explain", fresh="true", **more)
-        return said
+        return self._do(self._talk.explain(app, audited=audited))
 
     def link(self) -> str:
         """The key of a link that opens one session of the page, for whoever asks."""
@@ -408,12 +425,12 @@ class ApiClient(Base):
 
     def plan(self, command: SubmitApp) -> dict[str, Any]:
         """What would become of the submission now, and why; nothing is changed."""
-        said: dict[str, Any] = self._do(self._talk.question("/v1/plan", command, {"fresh": "true"}))
+        said: dict[str, Any] = self._do(self._talk.question("/v1/plan", command, fresh="true"))
         return said
 
     def check(self) -> None:
         """Return once a server can answer."""
-        self._do(self._talk.ask(HttpRequest("GET", "/v1/health")))
+        self._do(self._talk.check())
 
     def _do(self, steps: Steps[T]) -> T:
         got: Response | Lost | None = None

@@ -163,7 +163,7 @@ class FairlogSpawner(Spawner):
         try:
             # An app that has ended has no mailbox.
             with suppress(CommandRejected):
-                told = await self._mail().message(self.app, ADDRESS, wait_s=_LISTEN_S)
+                told = await self._mail().call("message", self.app, ADDRESS, wait_s=_LISTEN_S)
             await self._check()
         except NoMaster as error:
             self.log.warning("fairlog does not say how %s is; it goes on meanwhile: %s", self.app, error)
@@ -179,7 +179,8 @@ class FairlogSpawner(Spawner):
 
     async def _written(self) -> str:
         with suppress(FairlogError):
-            return (await self._mail().output(self.app, 0)).decode(errors="replace")
+            output: bytes = await self._mail().call("output", self.app, 0)
+            return output.decode(errors="replace")
         return ""
 
     async def poll(self) -> int | None:

@@ -107,14 +107,14 @@ def test_a_long_list_is_printed_page_by_page_as_it_comes(
 def test_the_asyncio_twin_does_the_same(up: dict[str, Any]) -> None:
     async def story() -> None:
         async with AsyncApiClient(f"http+unix:{up['socket']}") as client:
-            receipt = await client.send(submission("twin", hold=True), command_id="twin")
-            again = await client.send(submission("twin", hold=True), command_id="twin")
+            receipt = await client.call("send", submission("twin", hold=True), command_id="twin")
+            again = await client.call("send", submission("twin", hold=True), command_id="twin")
             assert again[:2] == receipt[:2]
-            assert (await client.view("app", app="twin"))["onHold"]
-            assert (await client.view("app", app="twin", at=receipt.seq))["submittedSeq"] == receipt.seq
+            assert (await client.call("view", "app", app="twin"))["onHold"]
+            assert (await client.call("view", "app", app="twin", at=receipt.seq))["submittedSeq"] == receipt.seq
             followed = client.follow(after=receipt.seq - 1)
             assert (await anext(followed))["data"]["app"] == "twin"
-            await client.send(KillApp(app="twin"))
+            await client.call("send", KillApp(app="twin"))
             async with asyncio.timeout(HOPELESS_S):
                 while (event := await anext(followed))["type"] != "AppRemoved":
                     pass

@@ -88,7 +88,7 @@ def by_thread(urls: list[str]) -> Any:
 def by_asyncio(urls: list[str]) -> Any:
     async def ask() -> Any:
         async with AsyncApiClient(urls, token="t", timeout_s=NEVER_S) as client:
-            return (await client.read("/v1/whoami"))["server"]
+            return (await client.call("read", "/v1/whoami"))["server"]
 
     return asyncio.run(ask())
 
