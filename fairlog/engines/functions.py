@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import weakref
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor as _Executor
 from concurrent.futures import Future, wait
@@ -117,11 +117,57 @@ class _Future(Future[T]):
 
 
 class _PendingCall:
-    __slots__ = ("body", "cancelled", "future", "tries")
+    __slots__ = ("body", "cancelled", "future", "number", "tries", "workers")
 
-    def __init__(self, future: _Future[Any], body: wire.Body) -> None:
+    def __init__(self, future: _Future[Any], body: wire.Body, workers: int = 1) -> None:
         self.future, self.body, self.tries = future, body, 0
+        self.workers = workers
+        """How many workers of an executor it occupies; one of them makes it."""
+        self.number = 0
+        """Its place among the calls of the pool."""
         self.cancelled = False
+
+
+class _Waiting:
+    """The calls that no worker has, oldest first: those that occupy one worker, and the wide ones, which need more."""
+
+    def __init__(self) -> None:
+        self.narrow: deque[_PendingCall] = deque()
+        self.wide: deque[_PendingCall] = deque()
+        self._last = 0
+
+    def __len__(self) -> int:
+        return len(self.narrow) + len(self.wide)
+
+    def __iter__(self) -> Iterator[_PendingCall]:
+        return chain(self.narrow, self.wide)
+
+    def add(self, call: _PendingCall) -> None:
+        """Take a new call."""
+        self._last += 1
+        call.number = self._last
+        (self.wide if call.workers > 1 else self.narrow).append(call)
+
+    def put_back(self, calls: Iterable[_PendingCall]) -> None:
+        """Take calls again, which are older than all that wait; the last of them first."""
+        for call in calls:
+            (self.wide if call.workers > 1 else self.narrow).appendleft(call)
+
+    def remove(self, call: _PendingCall) -> None:
+        """Leave out a call. Raises: ValueError if it does not wait."""
+        (self.wide if call.workers > 1 else self.narrow).remove(call)
+
+    def take_all(self) -> list[_PendingCall]:
+        """All calls; none waits any more."""
+        calls = [call for each in (self.narrow, self.wide) for call in [each.popleft() for _ in range(len(each))]]
+        return sorted(calls, key=lambda call: call.number)
+
+    def oldest_wide(self) -> _PendingCall | None:
+        """The oldest wide call, if no narrow one is older."""
+        with suppress(IndexError):  # another thread may take all away
+            if not self.narrow or self.wide[0].number < self.narrow[0].number:
+                return self.wide[0]
+        return None
 
 
 class _Link:
@@ -137,14 +183,23 @@ class _Link:
         self.out = wire.Outgoing()
         self.mean_s: float | None = None
         self.leaving = self.stopped = False
+        self.held: set[_Link] = set()
+        """The other workers that a wide call here occupies."""
+        self.is_held = False
 
     def room(self) -> int:
         """How many more calls may lie at the worker: several if they are short."""
-        if self.leaving or self.stopped:
+        if self.leaving or self.stopped or self.is_held:
             return 0
         if self.mean_s is None or self.mean_s > _SHORT_S / 2:
             return 1 - len(self.calls)
         return min(AHEAD, 1 + int(_SHORT_S / max(self.mean_s, 1e-6))) - len(self.calls)
+
+    def let_go(self) -> None:
+        """The wide call here is over."""
+        for other in self.held:
+            other.is_held = False
+        self.held.clear()
 
     def note(self, took_s: float) -> None:
         """How long a call took."""
@@ -164,7 +219,7 @@ class _WorkerPool:
         self.initializer: wire.Body = ()
         """The call that each worker makes first, pickled."""
         self.app: OwnedApp | None = None
-        self.calls: deque[_PendingCall] = deque()
+        self.calls = _Waiting()
         self._lock = threading.Lock()
         self._closing = self._ended = False
         self._broken: BaseException | None = None
@@ -185,6 +240,8 @@ class _WorkerPool:
         self._asleep = False
         self._handshakes = threading.BoundedSemaphore(_HANDSHAKES)
         self._number = 0
+        self._gathering = ""
+        """The executor whose workers get no more calls until enough are idle for the oldest wide call."""
         self._asked = 0
         self._fewer_since_s: float | None = None
         self._thread = threading.Thread(target=self._run, name="fairlog pool")
@@ -201,7 +258,7 @@ class _WorkerPool:
         """Take a call. Raises: RuntimeError after the shutdown, BrokenProcessPool once the pool is broken."""
         with self._lock:
             self.check()
-            self.calls.append(call)
+            self.calls.add(call)
         self._wake()
 
     def check(self) -> None:
@@ -226,8 +283,8 @@ class _WorkerPool:
         cancelled = []
         with self._lock:
             if cancel:
-                calls = [self.calls.popleft() for _ in range(len(self.calls))]
-                self.calls.extend(call for call in calls if call.future.running())  # its worker was lost: it runs again
+                calls = self.calls.take_all()
+                self.calls.put_back(call for call in reversed(calls) if call.future.running())  # its worker was lost
                 cancelled = [call for call in calls if not call.future.running()]
             self._closing = True
         for call in cancelled:
@@ -273,7 +330,7 @@ class _WorkerPool:
 
     def _turn(self) -> None:
         self._asleep = True
-        idle = not (self._arrived or self._events) and not (self.calls and self._has_room())
+        idle = not (self._arrived or self._events) and not (self.calls.narrow and self._has_room())
         for key, mask in self._selector.select(_LOOK_S if idle else 0):
             if isinstance(key.data, _Link):
                 self._serve(key.data, mask)
@@ -294,7 +351,7 @@ class _WorkerPool:
         self._adapt()
 
     def _has_room(self) -> bool:
-        return any(link.room() > 0 for link in self._links)
+        return any(self._room(link) > 0 for link in self._links)
 
     def _accept(self) -> None:
         with suppress(OSError):
@@ -370,8 +427,10 @@ class _WorkerPool:
         call.future.go_on(back=frame.kind == wire.RETURNED)
         if frame.kind == wire.RETURNED:
             link.mean_s = _SHORT_S
-            self.calls.appendleft(call)
+            self.calls.put_back([call])
             return
+        if call.workers > 1:
+            link.let_go()
         link.note(frame.took_s)
         try:
             value = pickle.loads(frame.body)  # noqa: S301 (likewise)
@@ -387,32 +446,73 @@ class _WorkerPool:
         """Give calls to workers: first one to each that has none, then more to those whose calls are short."""
         if not self.calls:
             return
+        self._gathering = ""
+        while (call := self.calls.oldest_wide()) is not None:
+            if call.future.cancelled():
+                self._takes(call)
+            elif not self._give_wide(call):
+                break
         for link in [link for link in self._links if not link.calls]:
-            if link.room() > 0 and not self._give(link, 1):
+            if self._room(link) > 0 and not self._give(link, 1):
                 return
         for link in [*self._links]:
-            if (room := link.room()) > 0 and not self._give(link, room):
+            if (room := self._room(link)) > 0 and not self._give(link, room):
                 return
+
+    def _room(self, link: _Link) -> int:
+        return 0 if link.executor == self._gathering else link.room()
+
+    def _give_wide(self, call: _PendingCall) -> bool:
+        """Give a wide call to workers of one executor; if none has enough that are idle, the next one gathers them."""
+        fit: dict[str, list[_Link]] = {}
+        for link in self._links:
+            if not (link.leaving or link.stopped):
+                fit.setdefault(link.executor, []).append(link)
+        idle = {name: [each for each in links if not each.calls and not each.is_held] for name, links in fit.items()}
+        best = max(
+            (name for name in fit if len(fit[name]) >= call.workers), key=lambda name: len(idle[name]), default=""
+        )
+        if not best or len(idle[best]) < call.workers:
+            self._gathering = best
+            return False
+        if self._takes(call):
+            first, *others = idle[best][: call.workers]
+            first.held = set(others)
+            for other in others:
+                other.is_held = True
+            self._lay(first, call)
+            self._send(first)
+        return True
+
+    def _takes(self, call: _PendingCall) -> bool:
+        """Whether the call, which waits no longer, is to be made."""
+        with self._lock, suppress(ValueError):  # taken away by another thread
+            self.calls.remove(call)
+            return _is_open(call.future)
+        return False
 
     def _give(self, link: _Link, number: int) -> bool:
         """Send up to so many calls to the worker; whether any are left."""
         given = 0
         while given < number:
             try:
-                call = self.calls.popleft()
+                call = self.calls.narrow.popleft()
             except IndexError:
                 break
             if not _is_open(call.future):
                 continue
-            self._number += 1
             if link.calls:
                 call.future.lie()
-            link.calls[self._number] = call
-            link.out.put(wire.framed(self._number, wire.CALL, call.body))
+            self._lay(link, call)
             given += 1
         if given:
             self._send(link)
-        return bool(self.calls)
+        return bool(self.calls.narrow)
+
+    def _lay(self, link: _Link, call: _PendingCall) -> None:
+        self._number += 1
+        link.calls[self._number] = call
+        link.out.put(wire.framed(self._number, wire.CALL, call.body))
 
     def _end_running(self, future: _Future[Any]) -> None:
         """Have the worker that makes the call end; one that no worker makes is cancelled at once."""
@@ -426,11 +526,12 @@ class _WorkerPool:
                 if call.future is future:
                     self._cancelled.append(future)  # until it begins or has come back
                     return
-        for call in self.calls:
-            if call.future is future:
+        with self._lock:
+            waiting = [call for call in self.calls if call.future is future]
+            for call in waiting:
                 self.calls.remove(call)
-                future.give_up()
-                return
+        if waiting:
+            future.give_up()
 
     def _flush(self, link: _Link) -> None:
         """Send what the connection takes now, and wait for the rest."""
@@ -446,6 +547,7 @@ class _WorkerPool:
         if link not in self._links:
             return
         self._links.discard(link)
+        link.let_go()
         self._selector.unregister(link.connection)
         link.connection.close()
         again = []
@@ -458,7 +560,7 @@ class _WorkerPool:
                 self._doomed.append((time.monotonic() + _TOLD_WITHIN_S, call, link))
             else:
                 again.append(call)
-        self.calls.extendleft(reversed(again))
+        self.calls.put_back(reversed(again))
 
     def _bury(self) -> None:
         """Fail the calls whose workers were lost too often, once the log says why, or after a while."""
@@ -502,8 +604,7 @@ class _WorkerPool:
         if self.bounds is None or self.app is None or self._closing:
             return
         least, most = self.bounds
-        calls = len(self.calls) + sum(len(link.calls) for link in self._links)
-        wanted = max(least, min(most, -(-calls // self._slots)))
+        wanted = max(least, min(most, self._executors_needed()))
         now_s = time.monotonic()
         if wanted >= self._asked:
             self._fewer_since_s = None
@@ -515,6 +616,15 @@ class _WorkerPool:
         if now_s >= self._fewer_since_s + self._idle_s:
             self._fewer_since_s = None
             self._shrink(wanted)
+
+    def _executors_needed(self) -> int:
+        """How many executors the calls need, those that are made and those that wait."""
+        with self._lock:
+            wide = Counter(call.workers for call in self.calls.wide)
+        wide.update(len(link.held) + 1 for link in self._links if link.held)
+        narrow = len(self.calls.narrow) + sum(len(link.calls) - bool(link.held) for link in self._links)
+        whole = sum(-(-count // (self._slots // workers)) for workers, count in wide.items())
+        return whole + -(-narrow // self._slots)
 
     def _shrink(self, wanted: int) -> None:
         """Ask for fewer executors and stop as many that are idle, in one command."""
@@ -538,8 +648,7 @@ class _WorkerPool:
         with self._lock:
             self._broken = self._broken or error
             self._closing = True
-            calls = [*self.calls, *(call for _, call, _ in self._doomed)]
-            self.calls.clear()
+            calls = [*self.calls.take_all(), *(call for _, call, _ in self._doomed)]
         for link in self._links:
             calls += link.calls.values()
             link.calls.clear()
@@ -733,21 +842,13 @@ class Executor(_Executor):
         pool.bounds = elastic
         pool.start(owned, asked)
         self._pool = pool
+        self._cores, self._memory_mb = cores, request.executor_memory_mb or 512 * cores
         self._collected = weakref.finalize(self, pool.close)
         self._collected.atexit = False
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> _Future[T]:  # noqa: ANN401
         """Make a call on a worker. Raises: RuntimeError after the shutdown; BrokenProcessPool."""
-        future: _Future[T] = _Future(self._pool)
-        try:
-            body = worker.dumped((fn, args, kwargs))
-        except Exception as error:  # noqa: BLE001 (as with a process pool, the future says that it cannot be pickled)
-            self._pool.check()
-            future.set_running_or_notify_cancel()
-            future.set_exception(error)
-            return future
-        self._pool.add(_PendingCall(future, body))
-        return future
+        return self._submit(1, fn, *args, **kwargs)
 
     def map(
         self,
@@ -762,6 +863,45 @@ class Executor(_Executor):
         With `buffersize`, as in Python 3.14, the iterables are read only as far as so many chunks are ahead of the
         results; without it they are read to their end at once.
         """
+        return self._map(1, fn, iterables, timeout=timeout, chunksize=chunksize, buffersize=buffersize)
+
+    def needing(self, *, cores: int = 1, memory_mb: int | None = None) -> WideCalls:
+        """Calls that need more than one core, or more memory than is there for one core: each has so much for itself.
+
+        Raises: ValueError for more than an executor of this pool has.
+        """
+        if cores < 1:
+            raise ValueError(f"a call needs at least 1 core, not {cores}")
+        if cores > self._cores:
+            raise ValueError(f"an executor of this pool has {self._cores} cores, so no call can have {cores}")
+        if memory_mb is None:
+            return WideCalls(self, cores)
+        if not 0 < memory_mb <= self._memory_mb:
+            raise ValueError(f"an executor of this pool has {self._memory_mb} MiB, so no call can have {memory_mb}")
+        return WideCalls(self, max(cores, -(-memory_mb * self._cores // self._memory_mb)))
+
+    def _submit(self, workers: int, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> _Future[T]:  # noqa: ANN401
+        future: _Future[T] = _Future(self._pool)
+        try:
+            body = worker.dumped((fn, args, kwargs))
+        except Exception as error:  # noqa: BLE001 (as with a process pool, the future says that it cannot be pickled)
+            self._pool.check()
+            future.set_running_or_notify_cancel()
+            future.set_exception(error)
+            return future
+        self._pool.add(_PendingCall(future, body, workers))
+        return future
+
+    def _map(
+        self,
+        workers: int,
+        fn: Callable[..., T],
+        iterables: tuple[Iterable[Any], ...],
+        *,
+        timeout: float | None,
+        chunksize: int,
+        buffersize: int | None,
+    ) -> Iterator[T]:
         if chunksize < 1:
             raise ValueError("chunksize must be >= 1.")
         if buffersize is not None and not isinstance(buffersize, int):
@@ -770,12 +910,13 @@ class Executor(_Executor):
             raise ValueError("buffersize must be None or > 0")
         items = zip(*iterables, strict=False)
         if chunksize == 1:
-            return self._mapped(fn, items, timeout, buffersize)
+            return self._mapped(workers, fn, items, timeout, buffersize)
         chunks = ((chunk,) for chunk in iter(lambda: tuple(islice(items, chunksize)), ()))
-        return chain.from_iterable(self._mapped(partial(worker.each, fn), chunks, timeout, buffersize))
+        return chain.from_iterable(self._mapped(workers, partial(worker.each, fn), chunks, timeout, buffersize))
 
     def _mapped(
         self,
+        workers: int,
         fn: Callable[..., T],
         calls: Iterator[tuple[Any, ...]],
         timeout: float | None,
@@ -783,7 +924,7 @@ class Executor(_Executor):
     ) -> Iterator[T]:
         """The results of these calls in their order, the first of which are made now."""
         due_s = None if timeout is None else time.monotonic() + timeout
-        waiting = deque(self.submit(fn, *arguments) for arguments in islice(calls, buffersize))
+        waiting = deque(self._submit(workers, fn, *arguments) for arguments in islice(calls, buffersize))
         this = weakref.ref(self)
 
         def results() -> Iterator[T]:
@@ -791,7 +932,7 @@ class Executor(_Executor):
                 while waiting:
                     further = next(calls, None) if buffersize is not None else None
                     if further is not None and (pool := this()) is not None:
-                        waiting.append(pool.submit(fn, *further))
+                        waiting.append(pool._submit(workers, fn, *further))  # noqa: SLF001 (this class's own)
                         del pool
                     yield _result_of(waiting.popleft(), due_s)
             finally:
@@ -806,3 +947,27 @@ class Executor(_Executor):
         self._pool.close(cancel=cancel_futures)
         if wait:
             self._pool.join()
+
+
+class WideCalls:
+    """What `Executor.needing` returns: makes calls of that pool, each of which occupies several of its workers."""
+
+    def __init__(self, pool: Executor, workers: int) -> None:
+        self._pool, self._workers = pool, workers
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> _Future[T]:  # noqa: ANN401
+        """As `Executor.submit`."""
+        return self._pool._submit(self._workers, fn, *args, **kwargs)  # noqa: SLF001 (of this module)
+
+    def map(
+        self,
+        fn: Callable[..., T],
+        *iterables: Iterable[Any],
+        timeout: float | None = None,
+        chunksize: int = 1,
+        buffersize: int | None = None,
+    ) -> Iterator[T]:
+        """As `Executor.map`."""
+        return self._pool._map(  # noqa: SLF001 (of this module)
+            self._workers, fn, iterables, timeout=timeout, chunksize=chunksize, buffersize=buffersize
+        )

@@ -113,6 +113,13 @@ def hold(folder: str, number: int) -> int:
     return number
 
 
+def span(cores: int) -> tuple[int, int, int]:
+    """Take some time; when that was, in ns of this machine's clock, and the cores that the call was given."""
+    began_ns = time.monotonic_ns()
+    wait_until(lambda: time.monotonic_ns() - began_ns > 30_000_000, "its end")
+    return began_ns, time.monotonic_ns(), cores
+
+
 def complain(text: str) -> None:
     """Write to stdout without ending the line."""
     sys.stdout.write(text)

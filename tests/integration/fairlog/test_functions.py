@@ -309,6 +309,68 @@ def test_the_number_of_executors_follows_the_calls(cluster: Site, tmp_path: Path
         assert pool.submit(pow, 3, 2).result() == 9
 
 
+def test_a_call_that_needs_more_cores_has_them_for_itself(cluster: Site) -> None:
+    with Executor(**cluster.asks, cores=4, memory_mb=1024) as pool:
+        wide, roomy = pool.needing(cores=3), pool.needing(memory_mb=400)
+        futures = []
+        for _ in range(10):
+            futures += [pool.submit(calls.span, 1), roomy.submit(calls.span, 2), wide.submit(calls.span, 3)]
+        futures += [pool.submit(calls.span, 1) for _ in range(10)]
+        spans = [future.result(HOPELESS_S) for future in futures]
+        assert list(wide.map(calls.span, [3] * 3, buffersize=1))[2][2] == 3
+    for moment, _, _ in spans:
+        assert sum(cores for began, ended, cores in spans if began <= moment < ended) <= 4
+    assert max(sum(cores for began, ended, cores in spans if began <= at < ended) for at, _, _ in spans) > 3
+
+
+def test_later_calls_do_not_hold_up_one_that_needs_more_cores(cluster: Site, tmp_path: Path) -> None:
+    for name in ("first", "later"):
+        (tmp_path / name).mkdir()
+    with Executor(**cluster.asks, cores=2) as pool:
+        first = pool.submit(calls.hold, str(tmp_path / "first"), 0)
+        wait_until((tmp_path / "first" / "0").exists, "the first call")
+        wide = pool.needing(cores=2).submit(calls.where)
+        cancelled = pool.needing(cores=2).submit(calls.where)
+        later = [pool.submit(calls.hold, str(tmp_path / "later"), number) for number in range(2)]
+        assert cancelled.cancel()
+        (tmp_path / "first" / "go").touch()
+        assert first.result(HOPELESS_S) == 0
+        assert wide.result(HOPELESS_S)  # the later ones wait for a word that nobody has given yet
+        wait_until((tmp_path / "later" / "1").exists, "both later calls")
+        (tmp_path / "later" / "go").touch()
+        assert [future.result(HOPELESS_S) for future in later] == [0, 1]
+
+
+def test_a_wide_call_is_made_again_where_its_worker_dies(cluster: Site, tmp_path: Path) -> None:
+    with Executor(**cluster.asks, cores=2, elastic=(0, 3), retries=1) as pool:
+        wide = pool.needing(cores=2)
+        futures = [wide.submit(calls.hold, str(tmp_path), number) for number in range(3)]
+        wait_until(lambda: all((tmp_path / str(number)).exists() for number in range(3)), "three calls at once")
+        assert len(cluster.app(pool.app)["executors"]) == 3
+        (tmp_path / "go").touch()
+        assert [future.result(HOPELESS_S) for future in futures] == [0, 1, 2]
+        with pytest.raises(WorkerLost, match="lost 2 times; it was killed by SIGKILL"):
+            wide.submit(calls.die).result(HOPELESS_S)
+        running = wide.submit(calls.burn, str(tmp_path), 9)
+        wait_until((tmp_path / "9").exists, "the call")
+        wait_until(lambda: running.cancel(running=True), "its end")
+        assert wide.submit(pow, 2, 3).result(HOPELESS_S) == 8
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        ({"cores": 0}, "at least 1 core, not 0"),
+        ({"cores": 3}, "has 2 cores, so no call can have 3"),
+        ({"memory_mb": 0}, "has 1024 MiB, so no call can have 0"),
+        ({"memory_mb": 2000}, "has 1024 MiB, so no call can have 2000"),
+    ],
+)
+def test_a_call_cannot_need_more_than_an_executor_has(cluster: Site, asked: dict[str, int], why: str) -> None:
+    with Executor(**cluster.asks, cores=2) as pool, pytest.raises(ValueError, match=why):
+        pool.needing(**asked)
+
+
 def test_an_initializer_that_fails_breaks_the_pool(cluster: Site) -> None:
     with Executor(**cluster.asks, initializer=calls.divide, initargs=(1, 0)) as pool:
         with pytest.raises(BrokenExecutor, match="division by zero"):
@@ -350,7 +412,7 @@ def test_of_calls_that_lie_at_a_worker_those_that_did_not_begin_can_be_cancelled
 def test_a_shutdown_that_cancels_lets_a_call_run_again_whose_worker_was_lost(cluster: Site) -> None:
     pool = Executor(**cluster.asks, retries=0)
     pool.submit(pow, 2, 2).result()
-    pool._pool.calls.append(call := _PendingCall(_Future(), dumped((pow, (3, 2), {}))))
+    pool._pool.calls.add(call := _PendingCall(_Future(), dumped((pow, (3, 2), {}))))
     assert call.future.set_running_or_notify_cancel()
     pool.shutdown(cancel_futures=True)
     assert call.future.result() == 9
