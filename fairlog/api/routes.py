@@ -13,7 +13,7 @@ from scheduler.model import answers, commands, events
 from scheduler.model.causes import CAUSES
 from scheduler.model.commands import Command
 from scheduler.rules.checks.validate import in_force
-from scheduler.rules.command.permission import Verb
+from scheduler.rules.command.permission import VERB_OF, Verb
 from scheduler.store.tails import STREAMS
 from scheduler.store.visits import Call, VisitCommand
 from witness.board import SORTS, STATES
@@ -129,9 +129,10 @@ _FROM = Param("after", _SEQ, "Events after this log position.")
 _RESUME = Param("Last-Event-ID", {"type": "string", "pattern": "^[0-9]{1,15}$"}, "As `after`, and stronger.", "header")
 
 
-def _do(method: str, path: str, takes: type[Command], verb: Verb, text: str) -> Route:
+def _do(method: str, path: str, takes: type[Command], text: str, *, verb: Verb | None = None) -> Route:
+    """A route for a command; `verb` if one's own may be meant, which needs less than the verb of others."""
     name = takes.__name__[0].lower() + takes.__name__[1:]
-    return Route(method, path, name, verb, text, "receipt", takes, params=(_KEY,))
+    return Route(method, path, name, verb or VERB_OF[takes], text, "receipt", takes, params=(_KEY,))
 
 
 _VERBS: dict[str, Verb] = {"apps": "read", "app": "read", "accounts": "users", "tokens": "tokens"}
@@ -280,18 +281,18 @@ ROUTES: tuple[Route, ...] = (
         "answers",
         params=(_KEY,),
     ),
-    _do("POST", "/v1/apps", commands.SubmitApp, "submit", "Submit an app."),
-    _do("POST", "/v1/apps/{app}/kill", commands.KillApp, "kill", "Kill an app."),
-    _do("POST", "/v1/apps/{app}/signal", commands.SignalApp, "kill", "Send a signal to the tasks of an app that run."),
-    _do("POST", "/v1/apps/{app}/cancel", commands.CancelTask, "kill", "Cancel one task of an app."),
-    _do("POST", "/v1/apps/{app}/requeue", commands.RequeueApp, "kill", "Put an app back into its queue."),
-    _do("POST", "/v1/apps/{app}/scale", commands.ScaleApp, "submit", "Change an app's demand."),
-    _do("POST", "/v1/apps/{app}/hold", commands.HoldApp, "submit", "Keep a pending app from starting."),
-    _do("POST", "/v1/apps/{app}/release", commands.ReleaseApp, "submit", "Let an app on hold start."),
-    _do("POST", "/v1/apps/{app}/reprioritize", commands.ReprioritizeApp, "submit", "Change an app's priority."),
-    _do("POST", "/v1/apps/{app}/extend", commands.ExtendApp, "submit", "Let an app run longer."),
-    _do("POST", "/v1/apps/{app}/kill-executors", commands.KillExecutors, "submit", "Kill executors of an app."),
-    _do("POST", "/v1/apps/{app}/finish", commands.FinishApp, "submit", "End an app of executor programs."),
+    _do("POST", "/v1/apps", commands.SubmitApp, "Submit an app."),
+    _do("POST", "/v1/apps/{app}/kill", commands.KillApp, "Kill an app."),
+    _do("POST", "/v1/apps/{app}/signal", commands.SignalApp, "Send a signal to the tasks of an app that run."),
+    _do("POST", "/v1/apps/{app}/cancel", commands.CancelTask, "Cancel one task of an app."),
+    _do("POST", "/v1/apps/{app}/requeue", commands.RequeueApp, "Put an app back into its queue."),
+    _do("POST", "/v1/apps/{app}/scale", commands.ScaleApp, "Change an app's demand."),
+    _do("POST", "/v1/apps/{app}/hold", commands.HoldApp, "Keep a pending app from starting."),
+    _do("POST", "/v1/apps/{app}/release", commands.ReleaseApp, "Let an app on hold start."),
+    _do("POST", "/v1/apps/{app}/reprioritize", commands.ReprioritizeApp, "Change an app's priority."),
+    _do("POST", "/v1/apps/{app}/extend", commands.ExtendApp, "Let an app run longer."),
+    _do("POST", "/v1/apps/{app}/kill-executors", commands.KillExecutors, "Kill executors of an app."),
+    _do("POST", "/v1/apps/{app}/finish", commands.FinishApp, "End an app of executor programs."),
     Route(
         "POST",
         "/v1/apps/{app}/beat",
@@ -356,37 +357,36 @@ ROUTES: tuple[Route, ...] = (
         shows=answers.VisitReply,
         handler=lambda door: door.handlers.apps.exec_call,
     ),
-    _do("POST", "/v1/companies", commands.RegisterCompany, "cluster", "Add a company."),
-    _do("PATCH", "/v1/companies/{company}", commands.ChangeCompany, "cluster", "Change a company and its quota."),
-    _do("DELETE", "/v1/companies/{company}", commands.RemoveCompany, "cluster", "Remove a company."),
-    _do("POST", "/v1/companies/{company}/move", commands.MoveCompany, "cluster", "Put a company into a department."),
-    _do("POST", "/v1/departments", commands.AddDepartment, "cluster", "Add a department."),
-    _do("PATCH", "/v1/departments/{department}", commands.ChangeDepartment, "cluster", "Change a department."),
-    _do("DELETE", "/v1/departments/{department}", commands.RemoveDepartment, "cluster", "Remove a department."),
-    _do("PUT", "/v1/limits", commands.SetLimit, "cluster", "Set or remove a limit."),
-    _do("POST", "/v1/resources", commands.RegisterKind, "cluster", "Register a kind of resources."),
-    _do("PATCH", "/v1/settings", commands.ConfigureCluster, "cluster", "Change settings."),
+    _do("POST", "/v1/companies", commands.RegisterCompany, "Add a company."),
+    _do("PATCH", "/v1/companies/{company}", commands.ChangeCompany, "Change a company and its quota."),
+    _do("DELETE", "/v1/companies/{company}", commands.RemoveCompany, "Remove a company."),
+    _do("POST", "/v1/companies/{company}/move", commands.MoveCompany, "Put a company into a department."),
+    _do("POST", "/v1/departments", commands.AddDepartment, "Add a department."),
+    _do("PATCH", "/v1/departments/{department}", commands.ChangeDepartment, "Change a department."),
+    _do("DELETE", "/v1/departments/{department}", commands.RemoveDepartment, "Remove a department."),
+    _do("PUT", "/v1/limits", commands.SetLimit, "Set or remove a limit."),
+    _do("POST", "/v1/resources", commands.RegisterKind, "Register a kind of resources."),
+    _do("PATCH", "/v1/settings", commands.ConfigureCluster, "Change settings."),
     _do(
         "POST",
         "/v1/companies/{company}/show-apps",
         commands.ShowApps,
-        "users",
         "Whether a company's users see each other's apps.",
     ),
-    _do("POST", "/v1/accounts", commands.AddAccount, "users", "Add an account."),
-    _do("PATCH", "/v1/accounts/{account}", commands.ChangeAccount, "users", "Change how an account is shown."),
-    _do("DELETE", "/v1/accounts/{account}", commands.RemoveAccount, "users", "Remove an account and its tokens."),
-    _do("POST", "/v1/accounts/{account}/grant-role", commands.GrantRole, "users", "Give an account a role."),
-    _do("POST", "/v1/accounts/{account}/revoke-role", commands.RevokeRole, "users", "Take a role from an account."),
-    _do("POST", "/v1/tokens", commands.IssueToken, "tokens", "Issue a token, of which only the hash is sent."),
-    _do("DELETE", "/v1/tokens/{token}", commands.RevokeToken, "tokens", "End a token."),
-    _do("POST", "/v1/workers", commands.RegisterWorker, "work", "Register a worker."),
-    _do("POST", "/v1/workers/{worker}/drain", commands.DrainWorker, "cluster", "Stop granting on a worker."),
-    _do("POST", "/v1/workers/{worker}/undrain", commands.UndrainWorker, "cluster", "Return a worker to service."),
-    _do("POST", "/v1/workers/{worker}/decommission", commands.DecommissionWorker, "cluster", "Retire a worker."),
-    _do("POST", "/v1/workers/{worker}/remove", commands.RemoveWorker, "cluster", "Remove a worker."),
-    _do("POST", "/v1/windows", commands.AddWindow, "cluster", "Add a window, in which nothing runs on some workers."),
-    _do("DELETE", "/v1/windows/{window}", commands.RemoveWindow, "cluster", "Remove a window, or end it now."),
+    _do("POST", "/v1/accounts", commands.AddAccount, "Add an account."),
+    _do("PATCH", "/v1/accounts/{account}", commands.ChangeAccount, "Change how an account is shown."),
+    _do("DELETE", "/v1/accounts/{account}", commands.RemoveAccount, "Remove an account and its tokens."),
+    _do("POST", "/v1/accounts/{account}/grant-role", commands.GrantRole, "Give an account a role."),
+    _do("POST", "/v1/accounts/{account}/revoke-role", commands.RevokeRole, "Take a role from an account."),
+    _do("POST", "/v1/tokens", commands.IssueToken, "Issue a token, of which only the hash is sent.", verb="tokens"),
+    _do("DELETE", "/v1/tokens/{token}", commands.RevokeToken, "End a token.", verb="tokens"),
+    _do("POST", "/v1/workers", commands.RegisterWorker, "Register a worker."),
+    _do("POST", "/v1/workers/{worker}/drain", commands.DrainWorker, "Stop granting on a worker."),
+    _do("POST", "/v1/workers/{worker}/undrain", commands.UndrainWorker, "Return a worker to service."),
+    _do("POST", "/v1/workers/{worker}/decommission", commands.DecommissionWorker, "Retire a worker."),
+    _do("POST", "/v1/workers/{worker}/remove", commands.RemoveWorker, "Remove a worker."),
+    _do("POST", "/v1/windows", commands.AddWindow, "Add a window, in which nothing runs on some workers."),
+    _do("DELETE", "/v1/windows/{window}", commands.RemoveWindow, "Remove a window, or end it now."),
     _work(
         f"{_OF_WORKER}/grants",
         "workerGrants",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from scheduler.model import commands
 from scheduler.model.errors import NotAllowed
@@ -69,55 +69,28 @@ MEANING: Mapping[Verb, str] = {
     "lead": "declare workers and owners lost",
 }
 
-_VERB_OF: Mapping[type[Any], Verb] = {
-    commands.SubmitApp: "submit",
-    commands.ScaleApp: "submit",
-    commands.ExtendApp: "submit",
-    commands.HoldApp: "submit",
-    commands.ReleaseApp: "submit",
-    commands.ReprioritizeApp: "submit",
-    commands.KillExecutors: "submit",
-    commands.FinishApp: "submit",
-    commands.KillApp: "kill",
-    commands.SignalApp: "kill",
-    commands.CancelTask: "kill",
-    commands.RequeueApp: "kill",
-    commands.AddAccount: "users",
-    commands.ChangeAccount: "users",
-    commands.RemoveAccount: "users",
-    commands.GrantRole: "users",
-    commands.RevokeRole: "users",
-    commands.IssueToken: "users",
-    commands.RevokeToken: "users",
-    commands.ShowApps: "users",
-    commands.SetLimit: "cluster",
-    commands.ConfigureCluster: "cluster",
-    commands.ChangeEdition: "cluster",
-    commands.RegisterKind: "cluster",
-    commands.RegisterCompany: "cluster",
-    commands.ChangeCompany: "cluster",
-    commands.RemoveCompany: "cluster",
-    commands.AddDepartment: "cluster",
-    commands.ChangeDepartment: "cluster",
-    commands.RemoveDepartment: "cluster",
-    commands.MoveCompany: "cluster",
-    commands.DrainWorker: "cluster",
-    commands.DecommissionWorker: "cluster",
-    commands.UndrainWorker: "cluster",
-    commands.RemoveWorker: "cluster",
-    commands.AddWindow: "cluster",
-    commands.RemoveWindow: "cluster",
-    commands.RestoreLog: "archive",
-    commands.AcceptLog: "archive",
-    commands.LoseWorker: "lead",
-    commands.LoseOwner: "lead",
-    commands.RegisterWorker: "work",
-    commands.EndApp: "work",
-    commands.StartedExecutor: "work",
-    commands.EndedExecutor: "work",
-    commands.ReportBacklog: "work",
-    commands.EndedDriver: "work",
+_COMMANDS: Mapping[Verb, tuple[type[Any], ...]] = {
+    "submit": (commands.SubmitApp, commands.ScaleApp, commands.ExtendApp, commands.KillExecutors, commands.FinishApp),
+    "kill": commands.WITH_REASON,
+    "users": get_args(commands.AccountCommand),
+    "cluster": (commands.ConfigureCluster, commands.ChangeEdition, commands.RegisterKind),
+    "archive": (commands.RestoreLog, commands.AcceptLog),
+    "lead": (commands.LoseWorker, commands.LoseOwner),
+    "work": (commands.RegisterWorker, *get_args(commands.Report)),
 }
+_GROUPS: Mapping[Any, Verb] = {
+    commands.OrderCommand: "submit",
+    commands.CompanyCommand: "cluster",
+    commands.DepartmentCommand: "cluster",
+    commands.WindowCommand: "cluster",
+    commands.WorkerCommand: "cluster",
+}
+"""Commands that have one verb but for those that are named above."""
+VERB_OF: Mapping[type[Any], Verb] = {
+    **{command: verb for group, verb in _GROUPS.items() for command in get_args(group)},
+    **{command: verb for verb, some in _COMMANDS.items() for command in some},
+}
+"""Command -> its verb, as far as that does not depend on whom it concerns (`asked`)."""
 
 
 class Subject(NamedTuple):
@@ -155,7 +128,7 @@ def asked(  # noqa: C901 - one case a kind of command
     state: ClusterState, command: Command, by: By
 ) -> tuple[Verb, Subject]:
     """The verb of the command for the sender, and whom it concerns."""
-    verb, subject = _VERB_OF[type(command)], Subject()
+    verb, subject = VERB_OF[type(command)], Subject()
     match command:
         case commands.SubmitApp(company=company, user=user):
             subject = Subject(company, user)
