@@ -16,6 +16,8 @@ PACKAGES = ("deploy", "fairlog", "recovery", "scheduler", "witness", "workers")
 FROZEN = "recovery/second_edition"
 """A room that is never changed; it is counted apart, and nothing else of it is measured."""
 RULE = re.compile(r"(?:^|(?<=\. ))[A-Z][0-9]+\. (?=\S)", re.MULTILINE)
+ROADS = {"api", "_near", "SessionByApi", "server", "server_for"}
+"""Names that a condition about the road has."""
 FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
 
 
@@ -50,13 +52,16 @@ def names_with_two_meanings(files: dict[str, str]) -> dict[str, list[str]]:
 
 
 def choices_of_road(files: dict[str, str]) -> int:
-    """How many conditions of the command line ask whether it speaks to an API server or to the store."""
+    """How many conditions of the command line ask which road a session takes, or whether an API server answers it."""
     found = 0
     for file, source in files.items():
         if file.startswith("fairlog/cli/"):
             for node in ast.walk(ast.parse(source)):
                 if isinstance(node, ast.If | ast.IfExp | ast.While):
-                    found += any(isinstance(each, ast.Attribute) and each.attr == "api" for each in ast.walk(node.test))
+                    parts = list(ast.walk(node.test))
+                    bases = [each.value for each in parts if isinstance(each, ast.Attribute)]
+                    names = {getattr(each, "attr", getattr(each, "id", "")) for each in parts if each not in bases}
+                    found += not ROADS.isdisjoint(names)
     return found
 
 

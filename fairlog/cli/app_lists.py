@@ -301,9 +301,9 @@ def _estimate(source: Source, records: Sequence[dict[str, Any]]) -> None:
 def _measure(source: Source, records: Iterable[dict[str, Any]]) -> None:
     """Add what executors have measured of each app: of its tasks where the store still has that, else by the log."""
     if not source.past:
-        from fairlog.cli.outputs import measured, tasks_of  # noqa: PLC0415 (loads RQ)
+        from fairlog.cli.outputs import measured  # noqa: PLC0415 (loads RQ)
 
-        work = tasks_of(source.session)
+        work = source.session.tasks()
         for app in records:
             with suppress(CommandRejected):  # the API has forgotten it, or shows its tasks to others only
                 app.update(measured(work.progress(app["app"])))

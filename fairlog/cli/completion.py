@@ -31,9 +31,9 @@ def complete(what: str) -> Callable[[click.Context, click.Parameter, str], list[
 def _known(ctx: click.Context, what: str) -> list[CompletionItem]:
     """All of them with what tells them apart; none if the cluster cannot be asked."""
     with suppress(Exception):
-        from fairlog.cli.session import Session  # noqa: PLC0415 (help and wrong usage need no store)
+        from fairlog.cli.session import opened  # noqa: PLC0415 (help and wrong usage need no store)
 
-        session = Session(ctx.find_object(Target) or Target(), timeout_s=WAIT_S)
+        session = opened(ctx.find_object(Target) or Target(), timeout_s=WAIT_S)
         try:
             return [CompletionItem(name, help=text) for name, text in _ask(session, what)]
         finally:

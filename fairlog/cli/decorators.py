@@ -24,10 +24,10 @@ def on_cluster(function: Callable[Concatenate[Session, P], R]) -> Callable[P, R]
 
     @wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        from fairlog.cli.session import Session  # noqa: PLC0415 (help and wrong usage need no store)
+        from fairlog.cli.session import opened  # noqa: PLC0415 (help and wrong usage need no store)
 
         ctx = click.get_current_context()
-        session = Session(ctx.ensure_object(Target))
+        session = opened(ctx.ensure_object(Target))
         ctx.call_on_close(session.close)
         return function(session, *args, **kwargs)
 

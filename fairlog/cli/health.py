@@ -11,7 +11,7 @@ from redis.exceptions import RedisError
 
 from fairlog import credentials
 from fairlog.api.addresses import UNIX
-from fairlog.cli.session import Session, locate
+from fairlog.cli.session import Session, SessionByApi, locate, opened
 from fairlog.local.running import KNOWN, others_than
 from fairlog.watch.conditions import Around
 from fairlog.watch.surroundings import disk_of, look_around, standbys_wanted
@@ -54,7 +54,7 @@ def live(target: Target) -> Health:
     if found := [name for name in signs if name.startswith(("master", "worker"))]:
         return Health(ok=True, why=f"{host} has {', '.join(found)}")
     try:
-        with closing(Session(target)) as session:
+        with closing(opened(target)) as session:
             found = [*_masters_of(session, host), *_workers_of(session, host)]
     except (UnsuitableStore, RedisError) as error:
         return Health(ok=False, why=f"{_nothing(cluster, host)}; {error}")
@@ -64,9 +64,9 @@ def live(target: Target) -> Health:
 def ready(session: Session) -> Health:
     """Whether a master is active, and this host runs a master or a worker that accepts grants."""
     host = socket.gethostname()
-    if session.api is not None:
-        return _ready_behind(session.api, session.api_url, host)
-    if not session.is_served():
+    if isinstance(session, SessionByApi):
+        return _ready_behind(session.api, session.urls, host)
+    if not session.road.is_served():
         return Health(ok=False, why=f"no master of the cluster {session.cluster} is active")
     alive = {f"worker {worker['worker']}" for worker in session.ask("workers") if worker["status"] == "alive"}
     found = [*_masters_of(session, host), *(name for name in _workers_of(session, host) if name in alive)]
@@ -95,19 +95,19 @@ def _ready_behind(api: ApiClient, url: str, host: str) -> Health:
 
 def around_of(session: Session) -> Around:
     """The surroundings of the cluster's state, as this machine sees them. Raises: redis-py's errors."""
-    up = session.up
+    up, road = session.up, session.road
     standbys = standbys_wanted() if up is None else min(1, up.masters - 1)
-    serving, standing_by = session.masters()
-    if not _only_reads(session) and not session.is_served():
+    serving, standing_by = road.masters()
+    if not _only_reads(session) and not road.is_served():
         serving = None
     known = serving, standing_by
     others = others_than(up, session.target.data)
-    return look_around(session.store, session.keys, known=known, standbys=standbys, others=others)
+    return look_around(road.store, road.keys, known=known, standbys=standbys, others=others)
 
 
 def _only_reads(session: Session) -> bool:
     """Whether it is the store's user for audits, who cannot ask a master and believes the lease."""
-    return user_of(session.store) == AUDITOR
+    return user_of(session.road.store) == AUDITOR
 
 
 def around_without_store(error: str, up: RunningUp | None, named: Path | None) -> Around:
@@ -142,14 +142,15 @@ def _nothing(cluster: str, host: str) -> str:
 
 
 def _masters_of(session: Session, host: str) -> list[str]:
-    serving, standbys = session.masters()
+    serving, standbys = session.road.masters()
     here = [member for member in (serving, *standbys) if member is not None and member.host == host]
     return [f"master {member.id}" for member in here]
 
 
 def _workers_of(session: Session, host: str) -> list[str]:
     """The registered workers of this host with a recent heartbeat."""
-    since = clock_ms(session.store.time()) - BEATEN_MS
-    beating: Any = session.store.zrangebyscore(session.keys.heartbeats, since, "+inf")
-    agents = session.agents()
+    road = session.road
+    since = clock_ms(road.store.time()) - BEATEN_MS
+    beating: Any = road.store.zrangebyscore(road.keys.heartbeats, since, "+inf")
+    agents = road.agents()
     return [f"worker {name}" for name in sorted(map(bytes.decode, beating)) if agents.get(name, {}).get("host") == host]

@@ -21,6 +21,7 @@ from recovery.failover.follower import Reader
 from recovery.failover.lease import Member, members
 from recovery.replay.rebuild import rebuild
 from scheduler.model.errors import NoMaster, UnsuitableStore
+from scheduler.model.ids import app_of
 from scheduler.rules.command.permission import Subject, may_read
 from scheduler.rules.view.views import look
 from scheduler.service.client import CommandClient
@@ -34,7 +35,7 @@ from scheduler.store.transient import LaneFull, in_words, is_there, passes
 from scheduler.store.visits import Visits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from redis import Redis
 
@@ -138,6 +139,13 @@ class Road:
         """The event at that position of the log, as `fairlog log --json` prints it; None behind its end."""
         records = self.log.read(self.log.before(seq - 1), to=seq)
         return next((line.as_json() for record in records for line in lines_of(record) if line.seq == seq), None)
+
+    def events_of(self, app: str, seq: int) -> Iterator[dict[str, Any]]:
+        """The events from that position on that are about the app, as `event`."""
+        for record in self.log.read(self.log.before(seq - 1)):
+            for line in lines_of(record) if app.encode() in record.events else ():
+                if app in (line.data.get("app"), app_of(str(line.data.get("executor", "")))):
+                    yield line.as_json()
 
     def record_output(self, state: ClusterState, app: str, owner: Subject, reason: str) -> None:
         """Record that output of the app is read from the store, as API servers do; without accounts, do nothing.

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import IO, TYPE_CHECKING, Any
 
 from fairlog.cli.reached import check_span, now_ms
-from fairlog.cli.session import Session, until
+from fairlog.cli.session import Session, end_of, opened, until
 from fairlog.cli.target import Target
 from recovery.replay.bounds import Bound, E
 from scheduler.model.errors import InvalidCommand
@@ -37,7 +36,7 @@ class Source:
     @cached_property
     def session(self) -> Session:
         """The selected cluster. Raises: NoStore, UnsuitableStore."""
-        session = Session(self._ctx.ensure_object(Target))
+        session = opened(self._ctx.ensure_object(Target))
         self._ctx.call_on_close(session.close)
         return session
 
@@ -79,20 +78,11 @@ class Source:
 
     def records(self, first: Bound, last: Bound) -> Iterator[Record]:
         """The turns of the log that contain the span, and possibly others."""
-        from fairlog.cli.exports import chained, exported  # noqa: PLC0415 (likewise)
+        if self._file is None:
+            return self.session.records(first, last)
+        from fairlog.cli.exports import exported  # noqa: PLC0415 (likewise)
 
-        if self._file is not None:
-            return exported(self._file)
-        if self.session.api is not None:
-            return chained(self.session.lines())
-        after = self.session.log.before((first.seq or 1) - 1)
-        return self.session.log.read(after, to=last.seq)
-
-    def growing(self) -> Iterator[Record]:
-        """The turns that the API tells, from position 1 on and without end."""
-        from fairlog.cli.exports import chained  # noqa: PLC0415 (likewise)
-
-        return chained(self.session.lines(growing=True))
+        return exported(self._file)
 
     def until(self, entries: Iterable[E]) -> Iterator[E]:
         """The entries up to `--at`. Raises: NotThatLong if they end before."""
@@ -116,13 +106,10 @@ class Source:
 
     def end(self) -> tuple[int, str]:
         """The position and digest of the end of the log. Raises: InvalidCommand if the log is empty."""
-        if self._file is None and self.session.api is None:
-            position = self.session.log.head()
-            if not position.seq:
-                raise InvalidCommand("the log has no entry yet")
-            return position
-        latest = deque(self, maxlen=1)[0]
-        return latest.seq, latest.digest
+        found = self.session.end() if self._file is None else end_of(self)
+        if found is None:
+            raise InvalidCommand("the log has no entry yet")
+        return found
 
     def now_ms(self) -> int | None:
         """The time (ms) of the state: now by the store's clock, or `--at`; None = that of the last entry read."""

@@ -23,7 +23,7 @@ def stored_log(target: Target, *, signs: bool = True) -> Iterator[tuple[EventLog
     Without --store and a running `up`, they are in a store started on the data of the next `up`. Raises: OtherKeys if
     FAIRLOG_KEYS names others than are there, unless nothing `signs`.
     """
-    from fairlog.cli.session import Session  # noqa: PLC0415 (help needs none of it)
+    from fairlog.cli.session import opened  # noqa: PLC0415 (help needs none of it)
     from fairlog.local.store import EmbeddedStore  # noqa: PLC0415 (likewise)
     from scheduler.service.keyring import KEYS_FILE, keyring_at  # noqa: PLC0415 (likewise)
     from scheduler.store.connection import connect  # noqa: PLC0415 (likewise)
@@ -32,9 +32,9 @@ def stored_log(target: Target, *, signs: bool = True) -> Iterator[tuple[EventLog
     from scheduler.store.keys import Keys  # noqa: PLC0415 (likewise)
 
     if target.store is not None or find_running(target.data) is not None:
-        with closing(Session(target, new=True)) as session:
-            check_store(session.store, unsafe=target.unsafe_store)
-            yield session.log, session.keyring
+        with closing(opened(target, new=True)) as session:
+            check_store(session.road.store, unsafe=target.unsafe_store)
+            yield session.road.log, session.road.keyring
         return
     data = target.data or default_data()
     if signs:

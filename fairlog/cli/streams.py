@@ -15,7 +15,7 @@ from scheduler.model.text import printable
 from scheduler.store.tails import STREAMS, Stream, Tail
 
 if TYPE_CHECKING:
-    from fairlog.cli.outputs import RemoteTasks
+    from fairlog.cli.remote_tasks import RemoteTasks
     from fairlog.cli.session import Session
     from scheduler.store.task_queue import Worklist
     from scheduler.store.task_states import TaskState

@@ -87,9 +87,7 @@ def visit_new(session: Session, app: str, command: Sequence[str], *, terminal: b
 
     `look` is called while the app waits. Returns the exit code, 1 if the app ends before.
     """
-    from fairlog.cli.outputs import tasks_of  # noqa: PLC0415 (loads RQ, which most verbs do without)
-
-    tasks = tasks_of(session)
+    tasks = session.tasks()
     while not (states := tasks.states(app)) or states[0].state == "queued":
         if session.ask("app", app=app)["endedAt"] is not None:
             return 1

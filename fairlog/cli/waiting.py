@@ -7,31 +7,18 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import quote
 
 from fairlog.cli import render
-from fairlog.cli.follow import follow, patiently
-from fairlog.cli.outputs import tasks_of
+from fairlog.cli.follow import patiently
 from fairlog.cli.printed import terminal
 from fairlog.cli.times import localized
-from scheduler.model.events import AppRegistered, AppRemoved, DriverRemoved, ExecutorRemoved
-from scheduler.model.ids import app_of
-from scheduler.store.codec import told
 from scheduler.store.task_states import Progress
 
 if TYPE_CHECKING:
-    from fairlog.api.client import ApiClient
     from fairlog.cli.session import Session
 
-_LOOK_S, _LOOK_THROUGH_API_S = 0.2, 0.5
 _LINE_EVERY_S = 5.0
 _MOMENT_S = 2.0
-_STATES = {
-    "AppRegistered": "pending",
-    "AppAdmitted": "admitted",
-    "DriverAllocated": "running",
-    "ExecutorChanged": "running",
-}
 
 
 class AppOutcome(NamedTuple):
@@ -65,7 +52,7 @@ def wait_for(session: Session, app: str, seq: int, *, quiet: bool = False) -> Ap
                 if state != "running":
                     reasons.look()
 
-            end = _watch(session, app, seq, show) if session.api is None else _look(session, app, show)
+            end = _look(session, app, seq, show)
     except KeyboardInterrupt:
         render.say(f"{app} keeps running; `fairlog kill {app}` ends it")
         raise
@@ -108,61 +95,31 @@ def exit_code_of(session: Session, app: str, end: AppOutcome) -> int:
         return 0
     if end.reason == "failed" and end.last_code:
         return end.last_code
-    states = tasks_of(session).states(app)
+    states = session.tasks().states(app)
     failed = [task.exit_code for task in states if task.state == "failed"]
     others = [task.exit_code for task in states if end.reason == "failed" and task.state in ("queued", "stopped")]
     return max(filter(None, failed), default=0) or max(filter(None, others), default=1)
 
 
-def _watch(session: Session, app: str, seq: int, show: Show) -> AppOutcome:
+def _look(session: Session, app: str, seq: int, show: Show) -> AppOutcome:
     """Returns when the app has ended."""
-    work = tasks_of(session)
-    state, began_at = "pending", 0
-    ends = ""
-    code: int | None = None
-    for record in follow(session.log, session.log.before(seq - 1), wait_s=_LOOK_S):
-        if record is None:
-            show(state, patiently(lambda: work.progress(app)))
-            continue
-        for fact in told(record) if app.encode() in record.events else ():
-            if app != getattr(fact.event, "app", app_of(getattr(fact.event, "executor", ""))):
-                continue
-            began_at = began_at or fact.at
-            if isinstance(fact.event, AppRemoved):
-                said = fact.private.said if fact.private is not None else fact.event.detail
-                return AppOutcome(began_at, fact.at, fact.event.reason, said, code)
-            if isinstance(fact.event, AppRegistered):
-                ends = _ends(has_driver=fact.event.driver is not None, programs=fact.event.programs)
-            if isinstance(fact.event, DriverRemoved | ExecutorRemoved) and fact.type == ends:
-                code = fact.event.exit_code
-            state = _STATES.get(fact.type, state)
-    raise AssertionError("following the log never ends by itself")
-
-
-def _look(session: Session, app: str, show: Show) -> AppOutcome:
-    """As `_watch`, through the API."""
-    work, progress, next_s = tasks_of(session), Progress(), 0.0
+    work, progress, next_s = session.tasks(), Progress(), 0.0
     while True:
-        found = session.ask("app", app=app)
+        found = patiently(lambda: session.ask("app", app=app))
         if found["endedAt"] is not None:
-            ends = _ends(has_driver=found["hasDriver"], programs=found["executorProgram"])
-            code = _last_code(session.api, app, ends) if session.api is not None and ends else None
+            ends = "DriverRemoved" if found["hasDriver"] else "ExecutorRemoved" if found["executorProgram"] else ""
+            code = _last_code(session, app, seq, ends) if ends else None
             return AppOutcome(found["submittedAt"], found["endedAt"], found["state"], found["detail"], code)
         if time.monotonic() >= next_s:
-            progress, next_s = work.progress(app), time.monotonic() + _LINE_EVERY_S
+            progress, next_s = patiently(lambda: work.progress(app)), time.monotonic() + _LINE_EVERY_S
         show(found["state"], progress)
-        time.sleep(_LOOK_THROUGH_API_S)
+        time.sleep(session.look_s)
 
 
-def _ends(*, has_driver: bool, programs: bool) -> str:
-    """The type of the events that tell with which exit code the app's work ended; "" if its tasks do."""
-    return "DriverRemoved" if has_driver else "ExecutorRemoved" if programs else ""
-
-
-def _last_code(api: ApiClient, app: str, ends: str) -> int | None:
-    """As `AppOutcome` has it, of an app that has ended."""
+def _last_code(session: Session, app: str, seq: int, ends: str) -> int | None:
+    """As `AppOutcome` has it, of an app that has ended; events of the type `ends` tell it."""
     code: int | None = None
-    for event in api.follow(f"/v1/apps/{quote(app, safe='')}/events"):
+    for event in session.events_of(app, seq):
         if event["type"] == ends:
             code = event["data"]["exit_code"]
         elif event["type"] == "AppRemoved":

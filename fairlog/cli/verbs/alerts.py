@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from fairlog.cli.session import Session
     from fairlog.watch.alerts import Pages, Sink
     from fairlog.watch.endings import Endings
-    from recovery.failover.follower import Reader
 
 
 class BookInUse(FairlogError):
@@ -97,19 +96,18 @@ class Eyes:
         self._watched = RepeatedLooks(pages.short_since, pages.master)
         self._watched.failover = pages.failover
         self._session: Session | None = None
-        self._reader: Reader | None = None
 
     def look(self) -> list[Found]:
         """The conditions that hold now."""
         from redis.exceptions import RedisError  # noqa: PLC0415 (as above)
 
-        from fairlog.cli.session import Session  # noqa: PLC0415 (likewise)
+        from fairlog.cli.session import SessionByApi, opened  # noqa: PLC0415 (likewise)
         from scheduler.store.transient import in_words  # noqa: PLC0415 (likewise)
 
         try:
             if self._session is None:
-                self._session = Session(self._target)
-            if self._session.api is not None:
+                self._session = opened(self._target)
+            if isinstance(self._session, SessionByApi):
                 return _by_api(self._session.api)
             return self._by_store(self._session)
         except RedisError as error:
@@ -124,28 +122,27 @@ class Eyes:
         if self._session is None:
             return
         try:
-            endings.look(self._session.log)
+            endings.look(self._session.road.log)
         except (RedisError, UnsuitableStore, UnreadableRecord, InvariantViolated) as error:
             program_log().warning("the ends of apps cannot be looked for", reason=str(error))
 
     def _by_store(self, session: Session) -> list[Found]:
         from fairlog.local.running import find_running, others_than  # noqa: PLC0415 (as above)
         from fairlog.watch.surroundings import look_around, short_of, since_when, standbys_wanted  # noqa: PLC0415 (likewise)
-        from recovery.failover.follower import Reader  # noqa: PLC0415 (likewise)
         from scheduler.rules.state.cluster import ClusterState  # noqa: PLC0415 (likewise)
 
-        self._reader = self._reader or Reader(session.log)
+        road = session.road
         unreadable, state = "", ClusterState()
         try:
-            state = self._reader.state()
+            state = road.reader.state()
             self._watched.look(state.master, short_of(state), session.now_ms())
         except (UnreadableRecord, InvariantViolated) as error:
             unreadable = str(error)
         up, seen = session.up, self._watched
         up = up and find_running(Path(up.data))  # it may have been started again
         around = look_around(
-            session.store,
-            session.keys,
+            road.store,
+            road.keys,
             watched=seen,
             standbys=standbys_wanted() if up is None else min(1, up.masters - 1),
             others=others_than(up, session.target.data),
@@ -154,7 +151,7 @@ class Eyes:
         pages = self._pages
         pages.short_since, pages.master, pages.failover = seen.since, seen.master, seen.failover
         holding = found(state, around._replace(unreadable=unreadable))
-        return since_when(session.store, session.keys, holding, around)
+        return since_when(road.store, road.keys, holding, around)
 
 
 def _by_api(api: ApiClient) -> list[Found]:

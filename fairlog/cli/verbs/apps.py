@@ -24,7 +24,7 @@ from scheduler.model.resources import size_text
 from witness.failing import exclusion_in_words
 
 if TYPE_CHECKING:
-    from fairlog.cli.outputs import RemoteTasks
+    from fairlog.cli.remote_tasks import RemoteTasks
     from fairlog.cli.session import Session
     from fairlog.cli.sources import Source
     from scheduler.store.task_queue import Worklist

@@ -193,11 +193,11 @@ def reads(session: Session, *, as_json: bool) -> None:
     the log's, and its oldest entries are archived with the log's. All of it is checked. Where nothing is archived, the
     oldest entries are dropped once there are 100,000, which this verb says.
     """
-    ring = session.keyring
+    road = session.road
     told = [fact.event for fact in session.facts()]  # first, so that all that they seal is recorded
-    signed = None if ring is None else ring.is_signed
-    numbered = list(recorded(session.store, session.keys, elsewhere=session.target.archive, is_signed=signed))
-    parts = left(session.store, session.keys)
+    signed = None if road.keyring is None else road.keyring.is_signed
+    numbered = list(recorded(road.store, road.keys, elsewhere=session.target.archive, is_signed=signed))
+    parts = left(road.store, road.keys)
     dropped = [part for part in parts if not part.folder]
     numbers = {part.digest: part.last for part in parts} | {each.digest: number for number, each in numbered}
     if (lost := lost_reads(told, numbers, max((part.last for part in dropped), default=0))) is not None:
@@ -236,7 +236,7 @@ def _logs(
         from fairlog.cli.sources import Source  # noqa: PLC0415 (help needs no store)
 
         session = Source(click.get_current_context(), None).session
-        yield "the log", session.log if whole and session.api is None else session.facts()
+        yield "the log", session.whole_log() if whole else session.facts()
 
 
 def _expected(entries: Iterable[Fact], point: tuple[int, str]) -> Iterator[Fact]:

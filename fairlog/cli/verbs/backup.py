@@ -42,9 +42,9 @@ def backup(session: Session, *, url: str, whole: bool, as_json: bool) -> None:
     from scheduler.service.program_log import masked  # noqa: PLC0415 (likewise)
 
     elsewhere = session.target.archive
-    copied = write(session.log, url, whole=whole, elsewhere=elsewhere, watched=render.counted)
+    copied = write(session.road.log, url, whole=whole, elsewhere=elsewhere, watched=render.counted)
     try:
-        note_backup(session.store, session.keys, BackedUp(copied.header.seq, session.now_ms(), masked(url)))
+        note_backup(session.road.store, session.road.keys, BackedUp(copied.header.seq, session.now_ms(), masked(url)))
     except ResponseError as error:
         render.say(f"note: the store does not take note of this backup, and metrics do not show it: {error}")
     _print_copied(copied, url, "backed up to", as_json=as_json)
@@ -181,8 +181,8 @@ def archive(
     folder = url or session.target.archive or settings["archive_url"]
     kept = settings["archive_retain_events"] if retain is None else retain
     folded = lambda seq: render.progress(f"folded {seq} entries for a snapshot")  # noqa: E731
-    moved = list(move(session.log, folder, retain=kept, watched=render.counted, folded=folded))
-    of_reads = list(archive_reads(session.store, session.keys, folder))
+    moved = list(move(session.road.log, folder, retain=kept, watched=render.counted, folded=folded))
+    of_reads = list(archive_reads(session.road.store, session.road.keys, folder))
     if of_reads and not as_json:
         render.say(f"reads {of_reads[0].first} to {of_reads[-1].last} moved to {folder}")
     if as_json:
@@ -190,7 +190,7 @@ def archive(
     elif moved:
         click.echo(f"entries {moved[0].first} to {moved[-1].last} moved to {folder}, in {len(moved)} segments")
     else:
-        head = session.log.head().seq
+        head = session.road.log.head().seq
         click.echo(f"nothing to archive: the log has {head} entries, and the last {kept} stay in the store")
 
 
@@ -199,10 +199,11 @@ def _print_archive(session: Session, *, checking: bool, as_json: bool) -> None:
     from recovery.archive.reads import recorded  # noqa: PLC0415 (likewise)
     from recovery.archive.segment import check  # noqa: PLC0415 (likewise)
 
-    segments = [segment.under(session.target.archive) for segment in listed(session.store, session.keys)]
+    road, elsewhere = session.road, session.target.archive
+    segments = [segment.under(elsewhere) for segment in listed(road.store, road.keys)]
     for segment in render.counted(segments, of="segments") if checking else ():
         check(segment)
-    for _ in recorded(session.store, session.keys, elsewhere=session.target.archive) if checking else ():
+    for _ in recorded(road.store, road.keys, elsewhere=elsewhere) if checking else ():
         pass
     if as_json:
         render.print_json([_segment(each) for each in segments])

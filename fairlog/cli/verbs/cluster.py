@@ -326,9 +326,9 @@ def edition(target: Target, *, number: int | None, as_json: bool) -> None:
         done = f"edition {number} of the rules of sharing is in force"
         click.echo(f"{done}; the decision is at {at}" if at else f"{done} already")
         return
-    from fairlog.cli.session import Session  # noqa: PLC0415 (likewise)
+    from fairlog.cli.session import opened  # noqa: PLC0415 (likewise)
 
-    with closing(Session(target)) as session:
+    with closing(opened(target)) as session:
         found = session.ask("edition")
     if as_json:
         render.print_json(found)

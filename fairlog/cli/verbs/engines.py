@@ -63,5 +63,5 @@ def rq(  # noqa: PLR0913 (the options of the verb)
     request = submission(
         who["company"], who["user"], queues, cores=cores, memory_mb=memory_mb, idle_s=idle_s, grace_s=grace_s
     )
-    api = session.api_url or (f"http+unix:{session.up.socket}" if session.up is not None else None)
+    _, api = session.front("RQ's workers reach the cluster through its API; name it with FAIRLOG_API")
     return serve(Workers(request, queues, url, most=max, api=api))

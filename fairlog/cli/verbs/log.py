@@ -75,14 +75,7 @@ def log(
 
 
 def _lines(source: Source, first: Bound, last: Bound, *, following: bool, public: bool) -> Iterator[EventLine]:
-    records = source.records(first, last)
-    if following and source.session.api is not None:
-        records = source.growing()
-    elif following:
-        from fairlog.cli.follow import follow  # noqa: PLC0415 (loads the store's library)
-
-        grown = follow(source.session.log, source.session.log.before((first.seq or 1) - 1))
-        records = (record for record in grown if record is not None)
+    records = source.session.growing(first) if following else source.records(first, last)
     from scheduler.store.codec import lines_of  # noqa: PLC0415 (help needs no log)
 
     lines = (line for record in records for line in lines_of(record, public=public))

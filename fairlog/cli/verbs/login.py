@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from contextlib import closing
+from typing import TYPE_CHECKING
 
 import click
 
@@ -103,13 +104,8 @@ def logout() -> None:
 @on_cluster
 def whoami(session: Session, *, as_json: bool) -> None:
     """Show in which account and role your commands are sent, and where to."""
-    if session.api is not None:
-        said: dict[str, Any] = session.api.read("/v1/whoami")
-        where = f"the API at {session.api_url}"
-    else:
-        by = session.account()
-        said = {"account": by.account, "role": by.role, "token": "", "company": "", "scopes": None, "expires": None}
-        where = "the store"
+    said = session.whoami()
+    where = said.pop("through")
     if as_json:
         render.print_json(said)
         return
@@ -128,16 +124,16 @@ def page(session: Session, *, opens: bool) -> None:
 
     The link is good once, for 12 hours, and acts as the account that asked for it. Keep it as you keep a token.
     """
-    from fairlog.api.client import ApiClient  # noqa: PLC0415 (as above)
-
-    up = find_running() if session.api is not None else session.up
-    if session.api is not None and not session.api_url.startswith(UNIX):
-        url = f"{session.api_url.split(',')[0].rstrip('/')}/#key={session.api.link()}"
-    elif up is not None and session.api_url in ("", f"{UNIX}{up.socket}"):
-        with ApiClient(f"{UNIX}{up.socket}", timeout_s=5) as client:
-            url = f"{up.api}/#key={(session.api or client).link()}"
-    else:
-        raise click.ClickException("name the API that serves the page: log in with `fairlog login --api URL`")
+    nobody = "name the API that serves the page: log in with `fairlog login --api URL`"
+    client, urls = session.front(nobody)
+    with closing(client):
+        if not urls.startswith(UNIX):
+            base = urls.split(",")[0].rstrip("/")
+        elif session.up is not None:
+            base = session.up.api
+        else:
+            raise click.ClickException(nobody)
+        url = f"{base}/#key={client.link()}"
     click.echo(url)
     if opens:
         click.launch(url)

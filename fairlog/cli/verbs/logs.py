@@ -15,7 +15,7 @@ from fairlog.cli.streams import Index, Printer, follow_output
 from scheduler.model.arrays import position_of
 
 if TYPE_CHECKING:
-    from fairlog.cli.outputs import RemoteTasks
+    from fairlog.cli.remote_tasks import RemoteTasks
     from fairlog.cli.session import Session
     from scheduler.store.tails import Stream
     from scheduler.store.task_queue import Worklist
@@ -155,6 +155,6 @@ def _chosen_programs(app: str, granted: int, task: int | None, executor: int | N
 
 
 def _tasks(session: Session, reason: str, *, following: bool) -> Worklist | RemoteTasks:
-    from fairlog.cli.outputs import shown_tasks, tasks_of  # noqa: PLC0415 (help needs none of it)
+    from fairlog.cli.outputs import shown_tasks  # noqa: PLC0415 (help needs none of it)
 
-    return (tasks_of if following else shown_tasks)(session, reason)
+    return session.tasks(reason) if following else shown_tasks(session, reason)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fairlog.api.addresses import UNIX
 from fairlog.cli import render
 from fairlog.cli.decorators import on_cluster
 from fairlog.cli.params import as_json as json_option
@@ -19,7 +18,6 @@ from fairlog.cli.params import flag
 from fairlog.cli.session import Session
 
 if TYPE_CHECKING:
-    from fairlog.api.client import ApiClient
     from fairlog.pools.look import PoolPlan
     from fairlog.pools.pool import RunningPool
     from fairlog.pools.spec import Pool
@@ -53,7 +51,7 @@ def pool(
     spec = read_pool(file)
     if empty:
         spec = spec.model_copy(update={"least": 0, "most": 0})
-    client, api = _place(session)
+    client, api = session.front("a pool reaches the cluster through its API; set FAIRLOG_API and unset FAIRLOG_STORE")
     if only_cost:
         month = datetime.now(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
         _print_cost(spec, cost(spec, client, round(month.timestamp() * 1000)), as_json=as_json)
@@ -65,18 +63,6 @@ def pool(
     if once:
         return running.once()
     return _serve(running, empty=empty)
-
-
-def _place(session: Session) -> tuple[ApiClient, str]:
-    """The API of the session, and its URLs. Raises: click.UsageError without one."""
-    if session.api is not None:
-        return session.api, session.api_url
-    if session.up is not None and session.up.socket:
-        from fairlog.api.client import ApiClient  # noqa: PLC0415 (likewise)
-
-        url = f"{UNIX}{session.up.socket}"
-        return ApiClient(url, token=""), url
-    raise click.UsageError("a pool reaches the cluster through its API; set FAIRLOG_API and unset FAIRLOG_STORE")
 
 
 def _serve(running: RunningPool, *, empty: bool) -> int:

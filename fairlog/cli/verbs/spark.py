@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from pathlib import Path
 from uuid import uuid4
 
 import click
 
-from fairlog.api.addresses import TOKEN_VARIABLE, UNIX, URL_VARIABLE
+from fairlog.api.addresses import TOKEN_VARIABLE, URL_VARIABLE
 from fairlog.cli import render
 from fairlog.cli.decorators import on_cluster
 from fairlog.cli.params import file_option, flag, read_folder, read_text
@@ -16,11 +15,11 @@ from fairlog.cli.session import Session
 from fairlog.cli.streams import Printer
 from fairlog.cli.verbs.submit import submitter
 from fairlog.cli.whose import company_option, user_option
-from fairlog.local.running import find_running
 from scheduler.service.receipts import write_receipts
 
 _company = company_option("Company of the app.  [default: that of the account]")
 _user = user_option("User of the app.  [default: the account that is logged in]")
+_BY_API = "a driver reaches the cluster through its API; name it with FAIRLOG_API"
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -77,12 +76,11 @@ def spark_submit(
     click.echo(app)
     if not wait:
         return 0
-    from fairlog.cli.outputs import tasks_of  # noqa: PLC0415 (as below)
     from fairlog.cli.waiting import exit_code_of, wait_for  # noqa: PLC0415 (who does not wait need not load RQ)
 
     end = wait_for(session, app, answer.seq)
     if end.reason == "failed":
-        output, printer = tasks_of(session).tail(app, None), Printer(apart=True, lasting=True)
+        output, printer = session.tasks().tail(app, None), Printer(apart=True, lasting=True)
         printer.tell_missing(None, output.missing())
         printer.write(None, output)
     return exit_code_of(session, app, end)
@@ -90,20 +88,9 @@ def spark_submit(
 
 def _access(session: Session, app: str, company: str, user: str) -> dict[str, str]:
     """The variables by which the app's driver reaches the API from its cell, which shows no socket."""
-    from fairlog.api.client import ApiClient  # noqa: PLC0415 (httpx takes long to load)
-
-    up = find_running(session.target.data) if session.api is not None else session.up
-    url = session.api_url or _api_of_up(session)
-    with ApiClient(url, token="") if session.api is None else nullcontext(session.api) as client:
-        given = client.driver_pass(app, company, user)
-    return {URL_VARIABLE: up.api if up is not None and url == f"{UNIX}{up.socket}" else url, TOKEN_VARIABLE: given}
-
-
-def _api_of_up(session: Session) -> str:
-    """The API of the `up` that provides the store. Raises: click.ClickException if none does."""
-    if session.up is None or not session.up.socket:
-        raise click.ClickException("a driver reaches the cluster through its API; name it with FAIRLOG_API")
-    return f"{UNIX}{session.up.socket}"
+    client, url = session.front(_BY_API)
+    given = client.driver_pass(app, company, user)
+    return {URL_VARIABLE: url if session.up is None else session.up.api, TOKEN_VARIABLE: given}
 
 
 @click.group()
@@ -143,8 +130,9 @@ def env(session: Session, *, company: str | None, user: str | None) -> None:
         render.say(sentence)
     folder = conf_folder(defaults(**who, home=home), base, defaults_in(base))
     variables = {"SPARK_HOME": home, "SPARK_CONF_DIR": str(folder), **with_jar(), **python_of_spark()}
-    if session.api is None:
-        variables[URL_VARIABLE] = _api_of_up(session)
+    _, url = session.front(_BY_API)
+    if session.up is not None:
+        variables[URL_VARIABLE] = url
     click.echo(exports(variables))
 
 

@@ -50,7 +50,7 @@ def status(ctx: click.Context, *, as_json: bool, warn_at: int, check: str | None
     attention, and with 1 if it does not work. --ready and --live are health checks of this host: they print one
     sentence and exit with 0 if the check passes, else with 1. --live needs no store.
     """
-    from fairlog.cli.session import Session  # noqa: PLC0415 (help needs no cluster)
+    from fairlog.cli.session import opened  # noqa: PLC0415 (help needs no cluster)
 
     target = ctx.ensure_object(Target)
     if check is not None and target.at is not None:
@@ -60,7 +60,7 @@ def status(ctx: click.Context, *, as_json: bool, warn_at: int, check: str | None
 
         return _print_health(check, live(target), as_json=as_json)
     try:
-        session = Session(target)
+        session = opened(target)
     except UnsuitableStore as error:
         from redis.exceptions import RedisError  # noqa: PLC0415 (likewise)
 
@@ -77,18 +77,12 @@ def status(ctx: click.Context, *, as_json: bool, warn_at: int, check: str | None
     if (told := session.told()) is None:
         return _present_status(session, warn_at, as_json=as_json)
     facts = told.get("store", _UNKNOWN)  # an older API server does not tell it
-    code = _print({**told, "store": _place(session)}, as_json=as_json)
+    code = _print({**told, "store": session.place()}, as_json=as_json)
     _warn(facts["logBytes"], facts["memoryLimit"], warn_at)
     return code
 
 
 _UNKNOWN = {"logBytes": 0, "memoryLimit": 0}
-
-
-def _place(session: Session) -> dict[str, Any]:
-    if session.api is not None:
-        return {"url": "behind the API", "pid": None}
-    return {"url": masked(session.url), "pid": session.up.store_pid if session.up else None}
 
 
 def _warn(taken: int, limit: int, warn_at: int) -> None:
@@ -105,14 +99,15 @@ def _present_status(session: Session, warn_at: int, *, as_json: bool) -> int:
     from scheduler.rules.state.cluster import ClusterState  # noqa: PLC0415 (likewise)
     from scheduler.rules.view.views import look  # noqa: PLC0415 (likewise)
 
-    state, head = ClusterState(), session.log.head().seq
+    road = session.road
+    state, head = ClusterState(), road.log.head().seq
     around = around_of(session)
     try:
-        state = session.road.reader.state()  # also of a store from which no master serves
+        state = road.reader.state()  # also of a store from which no master serves
         head = state.head
     except (UnreadableRecord, InvariantViolated) as error:
         around = around._replace(unreadable=str(error))
-    agents, workers, cluster = session.agents(), [], look(state, "cluster", {})
+    agents, workers, cluster = road.agents(), [], look(state, "cluster", {})
     for worker in cluster["workers"]:
         name, agent = worker["worker"], agents.get(worker["worker"], {})
         place = {"pid": agent.get("pid"), "host": agent.get("host")}
@@ -121,13 +116,13 @@ def _present_status(session: Session, warn_at: int, *, as_json: bool) -> int:
     said = {
         "cluster": session.cluster,
         "head": head,
-        "health": conditions.as_json(since_when(session.store, session.keys, holding, around)),
+        "health": conditions.as_json(since_when(road.store, road.keys, holding, around)),
         "master": around.serving and around.serving._asdict(),
         "standbys": [member._asdict() for member in around.standing_by],
         "election": election and election.as_json(),
         "workers": workers,
         "tooLarge": cluster["tooLarge"],
-        "store": _place(session),
+        "store": session.place(),
     }
     code = _print(said, as_json=as_json)
     if around.store is not None:

@@ -659,7 +659,6 @@ def run(
     stderr says how much is missing. SIGINT, SIGTERM and SIGHUP kill the app; a second one
     ends the waiting for its end. Of several tasks, the exit code is the largest.
     """
-    from fairlog.cli.outputs import tasks_of  # noqa: PLC0415 (loads RQ, which most verbs do without)
     from fairlog.cli.streams import Printer, follow_output  # noqa: PLC0415 (likewise)
     from fairlog.cli.waiting import Reasons  # noqa: PLC0415 (likewise)
 
@@ -672,7 +671,7 @@ def run(
         answer = _send(session, request, job.secrets)
         chosen = [None] if request.driver else list(range(request.tasks or 0))
         printer = Printer.of(request.array, chosen, raw=raw, prefix=prefix, mixed=True, apart=True, lasting=True)
-        follow = partial(follow_output, session, tasks_of(session), request.app, chosen, printer, shown={})
+        follow = partial(follow_output, session, session.tasks(), request.app, chosen, printer, shown={})
         try:
             if not quiet:
                 render.say(f"{request.app} submitted")
@@ -860,14 +859,12 @@ def _of_the_log(session: Session, app: str, reason: str) -> tuple[SubmitApp, int
 
 def _failed_of(session: Session, request: SubmitApp, number: int) -> SubmitApp:
     """The submission of those tasks that have not succeeded. Raises: click.ClickException if there are none."""
-    from fairlog.cli.outputs import tasks_of  # noqa: PLC0415 (as above)
-
     app = request.app
     if session.ask("app", app=app)["endedAt"] is None:
         raise click.ClickException(f"app {app!r} has not ended; `fairlog kill {app}` ends it")
     if request.driver:
         raise click.ClickException(f"app {app!r} has a driver, which judges its tasks; leave out --failed")
-    done = {task.task for task in tasks_of(session).states(app) if task.state == "succeeded"}
+    done = {task.task for task in session.tasks().states(app) if task.state == "succeeded"}
     left = [index_of(request.array, task) for task in range(number) if task not in done]
     if not left:
         raise click.ClickException(f"every task of app {app!r} has succeeded; nothing is left to run again")
@@ -937,11 +934,10 @@ def _wait(session: Session, request: SubmitApp, seq: int, *, shown: bool = False
 
     end = wait_for(session, request.app, seq, quiet=quiet)
     if not shown and (request.tasks == 1 or (request.driver and not request.tasks)):
-        from fairlog.cli.outputs import tasks_of  # noqa: PLC0415 (as above)
         from fairlog.cli.streams import Printer  # noqa: PLC0415 (likewise)
 
         printer, task = Printer(apart=True, lasting=True), None if request.driver else 0
-        output = tasks_of(session).tail(request.app, task)
+        output = session.tasks().tail(request.app, task)
         printer.tell_missing(task, output.missing())
         printer.write(task, output)
     return exit_code_of(session, request.app, end)
@@ -1002,9 +998,9 @@ def _signals() -> Iterator[_Signals]:
 
 def _kill(session: Session, app: str) -> None:
     """Kill the app over a connection of its own; the other one may be in the middle of an answer."""
-    from fairlog.cli.session import Session  # noqa: PLC0415 (as the decorator does)
+    from fairlog.cli.session import opened  # noqa: PLC0415 (as the decorator does)
 
-    other = Session(session.target)
+    other = opened(session.target)
     try:
         other.send(KillApp(app=app, reason="interrupted"))
     except CommandRejected:

@@ -79,10 +79,9 @@ def _place(session: Session, found: Mapping[str, Any], task: int | None, executo
         return f"{app}.{executor}"
     if task is None:
         return ""
-    from fairlog.cli.outputs import tasks_of  # noqa: PLC0415 (loads RQ, which most verbs do without)
 
     position = position_of(found.get("array"), task, found["tasks"])
-    states = tasks_of(session).states(app)
+    states = session.tasks().states(app)
     if position is None or (states and position >= len(states)):
         raise click.ClickException(f"app {app!r} has no task {task}")
     if not states or states[position].state != "running":

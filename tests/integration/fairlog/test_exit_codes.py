@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fairlog.cli.main import main
-from fairlog.cli.session import Session
+from fairlog.cli.session import opened
 from tests.integration.cli_rig import ROOT, Answer, Shell
 from tests.integration.fairlog.test_organisation import Organisation
 
@@ -220,7 +220,7 @@ def test_what_one_may_not_do_has_the_code_of_what_is_refused(organisation: Organ
 
 def impatient() -> None:
     """The command line, which does not wait for an API."""
-    defaults: dict[str, object] = Session.__init__.__kwdefaults__  # type: ignore[assignment]
+    defaults: dict[str, object] = opened.__kwdefaults__  # type: ignore[assignment]
     defaults["timeout_s"] = 0.1
     main()
 

@@ -17,7 +17,7 @@ import pytest
 from fairlog.api import async_client, connections
 from fairlog.api.async_client import AsyncApiClient
 from fairlog.api.client import ApiClient
-from fairlog.cli.session import _api_of
+from fairlog.cli.session import api_at
 from fairlog.errors import Unreachable
 from tests.waiting import HOPELESS_S, wait_until
 
@@ -162,7 +162,7 @@ def test_whoever_waits_is_told_once_why_no_server_can_answer(
     with socket.socket() as closed, Server(503, answers=False, refuses=NO_MAJORITY).serving() as cut_off:
         closed.bind(("127.0.0.1", 0))
         urls = f"{cut_off.url},http://127.0.0.1:{closed.getsockname()[1]}"
-        with ThreadPoolExecutor() as pool, _api_of(urls, "t", NEVER_S) as client:
+        with ThreadPoolExecutor() as pool, api_at(urls, "t", NEVER_S) as client:
             asked = pool.submit(client.read, "/v1/whoami")
             wait_until(lambda: len(cut_off.asked) > 2, "the client to ask again and again")
             cut_off.may_answer.set()

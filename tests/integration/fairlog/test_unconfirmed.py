@@ -11,7 +11,7 @@ import pytest
 from redis import Redis
 
 from fairlog.cli.failures import Unconfirmed
-from fairlog.cli.session import Session
+from fairlog.cli.session import Session, opened
 from fairlog.cli.target import Target
 from fairlog.local.store import EmbeddedStore
 from recovery.replay.rebuild import rebuild
@@ -27,8 +27,8 @@ APP = SubmitApp(app="a", company="acme", user="ann", command=("true",))
 @pytest.fixture
 def session(store: EmbeddedStore) -> Iterator[Session]:
     """A cluster that no master serves, and little patience."""
-    session = Session(Target(store=store.url))
-    session.client.timeout_s = 0.3
+    session = opened(Target(store=store.url))
+    session.road.client.timeout_s = 0.3
     yield session
     session.close()
 
@@ -36,7 +36,7 @@ def session(store: EmbeddedStore) -> Iterator[Session]:
 def test_a_command_without_an_answer_is_unconfirmed_and_the_next_master_executes_it(
     session: Session, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    session.client.notify(RegisterCompany(company="acme"))
+    session.road.client.notify(RegisterCompany(company="acme"))
     with pytest.raises(Unconfirmed) as submitted:
         session.submit(APP, {"TOKEN": "hush"})
     assert str(submitted.value) == (
@@ -48,7 +48,7 @@ def test_a_command_without_an_answer_is_unconfirmed_and_the_next_master_executes
         session.send(KillApp(app="a"))
     note = "note: no master of the cluster default is active; waiting up to 0.3 s for one\n"
     assert capsys.readouterr().err == 2 * note
-    master = Scheduler(session.log, "m", lambda: rebuild(session.log))
+    master = Scheduler(session.road.log, "m", lambda: rebuild(session.road.log))
     master.take_over()
     master.turn()
     assert master.state.apps["a"].state == "killed"
@@ -59,12 +59,12 @@ def test_a_command_that_a_lost_store_has_not_answered_is_unconfirmed(
 ) -> None:
     monkeypatch.setattr("scheduler.service.client.RECONNECT_S", HOPELESS_S)
     port = servers.start("--no-appendfsync-on-rewrite", "no")
-    session = Session(Target(store=f"redis://127.0.0.1:{port}/0"))
+    session = opened(Target(store=f"redis://127.0.0.1:{port}/0"))
     servers.stack.callback(session.close)
-    session.client.timeout_s = HOPELESS_S
+    session.road.client.timeout_s = HOPELESS_S
     with Redis(port=port) as other, ThreadPoolExecutor() as threads:
         sent = threads.submit(session.submit, APP, {})
-        wait_until(lambda: other.xlen(session.keys.inbox) == 1, "the command to be in the inbox")
+        wait_until(lambda: other.xlen(session.road.keys.inbox) == 1, "the command to be in the inbox")
         servers.kill(port)
         with pytest.raises(
             Unconfirmed, match=r"the store does not answer .*; the command is not confirmed .*`fairlog app a`"
@@ -77,7 +77,7 @@ def test_interrupting_a_submission_warns_that_it_may_still_be_executed(
 ) -> None:
     shell = Shell(tmp_path)
     submitting = shell.start("--store", store.url, "submit", "--company", "acme", "--user", "ann", "--", "true")
-    wait_until(lambda: session.store.xlen(session.keys.inbox) == 1, "the command to be in the inbox")
+    wait_until(lambda: session.road.store.xlen(session.road.keys.inbox) == 1, "the command to be in the inbox")
     submitting.send_signal(signal.SIGINT)
     said, _ = submitting.communicate(timeout=HOPELESS_S)
     assert submitting.returncode == 130

@@ -10,7 +10,8 @@ from typing import Any, cast
 import pytest
 
 from fairlog.cli import health
-from fairlog.cli.session import Session
+from fairlog.cli.session import SessionByApi
+from fairlog.cli.target import Target
 from fairlog.local.running import RunningUp
 from fairlog.watch.conditions import StoreFacts
 from scheduler.model.errors import NotAuthenticated
@@ -28,8 +29,9 @@ def readiness(monkeypatch: pytest.MonkeyPatch, signs: list[str], status: dict[st
         return {"cluster": "c", **status}
 
     monkeypatch.setattr(health, "living", lambda url, cluster: signs if (url, cluster) == ("http://a", "") else [])
-    api = SimpleNamespace(read=read, check=lambda: None)
-    found = health.ready(cast("Session", SimpleNamespace(api=api, api_url="http://a")))
+    session = SessionByApi(Target(), "http://a", "")
+    monkeypatch.setattr(session, "api", SimpleNamespace(read=read, check=lambda: None))
+    found = health.ready(session)
     return found.ok, found.why
 
 

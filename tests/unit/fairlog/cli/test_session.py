@@ -10,12 +10,12 @@ import pytest
 from fairlog import credentials
 from fairlog.cli import session as sessions
 from fairlog.cli.failures import UnknownCluster
-from fairlog.cli.session import Session
+from fairlog.cli.session import Session, opened
 from fairlog.cli.target import Target
 from scheduler.model.errors import NoMaster, NotAllowed, UnsuitableStore
 
 
-def opened(monkeypatch: pytest.MonkeyPatch, cluster: str | None, answer: str | Exception) -> tuple[list[str], Session]:
+def tried(monkeypatch: pytest.MonkeyPatch, cluster: str | None, answer: str | Exception) -> tuple[list[str], Session]:
     """A session at an API that answers so, and what it was asked."""
     heard: list[str] = []
 
@@ -27,9 +27,9 @@ def opened(monkeypatch: pytest.MonkeyPatch, cluster: str | None, answer: str | E
 
     api = SimpleNamespace(read=read, close=lambda: heard.append("closed"))
     monkeypatch.setattr(credentials, "named", lambda _: SimpleNamespace(api="http://a", token=""))
-    monkeypatch.setattr(sessions, "_api_of", lambda *_: api)
+    monkeypatch.setattr(sessions, "api_at", lambda *_: api)
     try:
-        return heard, Session(Target(cluster=cluster))
+        return heard, opened(Target(cluster=cluster))
     except Exception as error:
         error.add_note(heard[-1])
         raise
@@ -39,8 +39,8 @@ def opened(monkeypatch: pytest.MonkeyPatch, cluster: str | None, answer: str | E
 def test_a_cluster_that_is_served_passes_and_one_that_may_not_be_known(
     monkeypatch: pytest.MonkeyPatch, answer: str | Exception
 ) -> None:
-    assert opened(monkeypatch, "east", answer)[0] == ["/v1/status"]
-    assert opened(monkeypatch, None, answer)[0] == []
+    assert tried(monkeypatch, "east", answer)[0] == ["/v1/status"]
+    assert tried(monkeypatch, None, answer)[0] == []
 
 
 @pytest.mark.parametrize(
@@ -54,5 +54,5 @@ def test_another_cluster_is_refused_and_so_is_an_api_that_is_away(
     monkeypatch: pytest.MonkeyPatch, answer: str | Exception, error: type[Exception], said: str
 ) -> None:
     with pytest.raises(error, match=said) as found:
-        opened(monkeypatch, "esat", answer)
+        tried(monkeypatch, "esat", answer)
     assert found.value.__notes__ == ["closed"]
