@@ -16,8 +16,10 @@ from msgspec import convert
 from msgspec.structs import asdict, replace
 
 from scheduler.model.commands import (
+    AddDepartment,
     CancelTask,
     ChangeCompany,
+    ChangeDepartment,
     Command,
     ConfigureCluster,
     DecommissionWorker,
@@ -32,10 +34,12 @@ from scheduler.model.commands import (
     KillExecutors,
     LoseOwner,
     LoseWorker,
+    MoveCompany,
     RegisterCompany,
     RegisterKind,
     ReleaseApp,
     RemoveCompany,
+    RemoveDepartment,
     RemoveWorker,
     ReportBacklog,
     ReprioritizeApp,
@@ -232,6 +236,35 @@ def _limited(_: ClusterState, whom: int, how: int) -> Command:
     return convert({"scope": scope, "name": name, "value": value, "company": company, "user": user}, SetLimit)
 
 
+def _department(state: ClusterState, whom: int, how: int) -> Command:
+    """A department of four, which is in none or in another one, with another quota or other limits; or its end."""
+    name, parent = f"d{whom % 4}", ("", *[f"d{number}" for number in range(4)])[whom // 4 % 5]
+    if how % 8 == 7:
+        used = [each.department for each in state.companies.values()]
+        used += [each.spec.parent for each in state.departments.values()]
+        return RemoveDepartment(department=_one_of([each for each in state.departments if each not in used], whom))
+    quota: dict[str, object] = ({}, {"part": "1/2"}, {"cores": 16, "memory_mb": 16384}, {"part": "none"})[how % 4]
+    quota |= ({}, {"borrow_limit": "25%"}, {"lend_limit": "50%"}, {"borrow_limit": "none", "lend_limit": "none"})[
+        how // 8 % 4
+    ]
+    if name not in state.departments:
+        return convert({"department": name, "parent": parent, **quota}, AddDepartment)
+    return convert({"department": name, **({} if how % 3 else {"parent": parent}), **quota}, ChangeDepartment)
+
+
+def _moved(state: ClusterState, whom: int, how: int) -> Command:
+    """A company that is put into a department, or taken out of its one."""
+    return MoveCompany(company=f"c{whom % 4}", department=_one_of([*state.departments, ""], how))
+
+
+def _limited_above(state: ClusterState, whom: int, how: int) -> Command:
+    """A limit of a department; now and then one that only companies can have."""
+    name, value = LIMITS[how % len(LIMITS)]
+    peopled = [each.name for company in state.companies.values() for each in company.above]
+    department = _one_of(peopled or list(state.departments), whom)
+    return SetLimit(scope="department", name=name, value=value, department=department)
+
+
 def _extended(state: ClusterState, whom: int, how: int) -> Command:
     timed = [name for name, app in state.apps.items() if app.max_runtime_s is not None and app.ended is None]
     if how % 3 == 0:
@@ -398,15 +431,22 @@ WHAT = [name for times, name, _ in KINDS for _ in range(times)]
 MAKE = {name: make for _, name, make in KINDS}
 LATER: tuple[Make, ...] = (_with_programs, _program)
 """Commands of steps below 0: recorded histories were drawn before there were any."""
+OF_TREES: tuple[Make, ...] = (_department, _moved, _moved, _limited_above, _limited_above)
+"""Commands of steps from `FIRST_OF_TREES` on, which only histories with departments have."""
+FIRST_OF_TREES = 60 * len(WHAT)
 
 
 def command_for(state: ClusterState, step: Step) -> Command:
     """The command of the step for this cluster; some name unknown objects and are refused."""
-    make = LATER[step.what % len(LATER)] if step.what < 0 else MAKE[WHAT[step.what % len(WHAT)]]
+    if step.what >= FIRST_OF_TREES:
+        make = OF_TREES[step.what % len(OF_TREES)]
+    else:
+        make = LATER[step.what % len(LATER)] if step.what < 0 else MAKE[WHAT[step.what % len(WHAT)]]
     return make(state, step.whom, step.how)
 
 
-STEPS = st.builds(Step, st.integers(-6, len(WHAT) - 1), st.integers(0, 59), st.integers(0, 59))
+_WHAT = st.integers(-6, len(WHAT) - 1) | st.integers(FIRST_OF_TREES, FIRST_OF_TREES + len(OF_TREES) - 1)
+STEPS = st.builds(Step, _WHAT, st.integers(0, 59), st.integers(0, 59))
 BUILD_UP: History = (
     [Step(WHAT.index("company"), number, quota) for number, quota in enumerate((4, 3, 0))],
     [Step(WHAT.index("worker"), number, number) for number in range(4)],
@@ -416,10 +456,13 @@ SEVEN: History = [[Step(WHAT.index("worker"), number, number)] for number in ran
 """Three more workers, so that one may be suspected."""
 
 
-def seeded(seed: int, turns: int, *, later: bool = False) -> History:
-    """The history of this many turns drawn from this seed; with `later`, a tenth of its steps are below 0."""
+def seeded(seed: int, turns: int, *, later: bool = False, trees: bool = False) -> History:
+    """The history of this many turns drawn from this seed; with `later`, a tenth of its steps are below 0.
+
+    With `trees` turns about departments are put between those that it has without.
+    """
     chance = Random(seed)
-    return [
+    history = [
         [
             Step(
                 chance.randrange(-6 * len(WHAT) if later else 0, 60 * len(WHAT)),
@@ -429,6 +472,22 @@ def seeded(seed: int, turns: int, *, later: bool = False) -> History:
         ]
         for _ in range(turns)
     ]
+    return _with_trees(history, chance) if trees else history
+
+
+def _with_trees(history: list[list[Step]], chance: Random) -> History:
+    """The history with a turn about departments at its beginning, and after every third turn or so."""
+
+    def turn(steps: int) -> list[Step]:
+        kinds = [FIRST_OF_TREES + chance.randrange(len(OF_TREES)) for _ in range(steps)]
+        return [Step(kind, chance.randrange(60), chance.randrange(60)) for kind in kinds]
+
+    found = [turn(1) for _ in range(4)]
+    for steps in history:
+        found.append(steps)
+        if chance.random() < 0.3:
+            found.append(turn(1))
+    return found
 
 
 RULES = st.fixed_dictionaries(
@@ -444,7 +503,7 @@ RULES = st.fixed_dictionaries(
 
 TURNS = st.lists(STEPS, min_size=1, max_size=3)
 SHORT = st.lists(TURNS, max_size=10)
-DENSE = st.builds(seeded, st.integers(0, 1 << 32), st.integers(15, 60), later=st.booleans())
+DENSE = st.builds(seeded, st.integers(0, 1 << 32), st.integers(15, 60), later=st.booleans(), trees=st.booleans())
 HISTORIES: st.SearchStrategy[History] = SHORT | DENSE
 """Short histories shrink well, dense ones reach more states."""
 

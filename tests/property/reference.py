@@ -5,6 +5,7 @@ Slow and short on purpose. It uses none of the scheduler's indexes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
 from fractions import Fraction
@@ -14,6 +15,7 @@ from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.entities.apps import App
 from scheduler.rules.entities.workers import Worker
 from scheduler.rules.state.cluster import ClusterState
+from tests.property.lawful import companies_in, departments_above
 
 Choice = tuple[str, str, str, str]
 """App, company, user and the company's share before."""
@@ -138,6 +140,25 @@ def within(state: ClusterState, app: App) -> bool:
         sum(one.spec.company == company and user in (None, one.spec.user) for one in state.waiting.values()) < limit
         for user, limit in limits(state, app, "max_running_apps").items()
     )
+
+
+def within_above(state: ClusterState, app: App, before: Sequence[App] = ()) -> bool:
+    """Whether the app, after those `before` it, keeps the departments above within their limits now (N2, H12)."""
+    asked = sum([one.requested for one in before], app.requested)
+    for name in departments_above(state, app.spec.company):
+        theirs = companies_in(state, name)
+        given = state.limits.values.get(("", name), {})
+        claims = [claimed(state, company) for company in theirs]
+        cores, memory_mb = (sum(claim[n] for claim in claims) for n in (0, 1))
+        running = sum(one.spec.company in theirs for one in state.waiting.values())
+        for limit, more, present in (
+            ("max_cores", asked.cores, cores),
+            ("max_memory_mb", asked.memory_mb, memory_mb),
+            ("max_running_apps", len(before) + 1, running),
+        ):
+            if limit in given and more and present + more > given[limit]:
+                return False
+    return True
 
 
 class Past:

@@ -35,6 +35,7 @@ from scheduler.model.events import (
     ExecutorRevoked,
     HoldEnded,
     KeyChanged,
+    LimitSet,
     LogAccepted,
     LogRestored,
     LogSealed,
@@ -51,6 +52,7 @@ from scheduler.model.events import (
     WorkerChanged,
     WorkerRemoved,
 )
+from scheduler.rules.admission.limits import OF_DEPARTMENTS
 from scheduler.rules.command.decide import decide
 from scheduler.rules.entities.apps import App
 from scheduler.rules.entities.grants import Allocation
@@ -94,6 +96,7 @@ def test_every_decision_respects_quotas_offers_and_requests(
             assert event.status != "alive" or event.worker not in decommissioned, f"semantics W3: {event}"
         elif isinstance(event, AppAdmitted) and state.settings.admission == "fair":
             assert reference.within(state, state.apps[event.app]), f"semantics N2: {event}"
+            assert reference.within_above(state, state.apps[event.app]), f"semantics N2, H12: {event}"
         elif isinstance(event, ExecutorAllocated):
             app, host = state.apps[event.app], state.workers[event.worker]
             held = [*host.executors.values(), *host.drivers.values()]
@@ -246,14 +249,18 @@ def test_the_histories_reach_every_kind_of_decision() -> None:
         for seed in (*range(12), 16, 19, 63)
         for entry in played([*SEVEN, *seeded(seed, 200)], impatient).log
     ]
+    trees = [entry.event for seed in (6, 11, 25, 33, 37) for entry in played(seeded(seed, 60, trees=True)).log]
+    of_departments = {DepartmentAdded, DepartmentChanged, DepartmentRemoved, CompanyMoved}
+    assert of_departments < {*map(type, trees)}
+    assert {event.name for event in trees if isinstance(event, LimitSet) and event.department} >= {*OF_DEPARTMENTS}
     kinds = Counter(type(event) for event in log)
     stated_by_a_master = {MasterElected, CommandRefused, RefusalsOmitted, KeyChanged, LogSealed}
     stated_by_a_master |= {LogRestored, LogAccepted}  # or by an operator
     of_accounts = {*get_args(AccountEvent), *get_args(TokenEvent)}  # see test_accounts
     of_the_second_edition = {RoomReserved, ReservationLapsed, RoomHeld, HoldEnded}
     elsewhere = {WindowAdded, WindowRemoved, TaskRequeued}  # see test_windows, and the unit tests of requeue
-    elsewhere |= {DepartmentAdded, DepartmentChanged, DepartmentRemoved, CompanyMoved}  # see test_departments
     decided = set(EVENT_TYPES.values()) - stated_by_a_master - of_accounts - of_the_second_edition - elsewhere
+    decided -= of_departments
     assert kinds.keys() == decided
     assert kinds[AppAdmitted] > 80
     assert kinds[ExecutorAllocated] > 150

@@ -10,10 +10,20 @@ from math import inf
 from random import Random
 from typing import Any
 
-from scheduler.model.commands import AddDepartment, Command, MoveCompany, RegisterCompany, RegisterWorker, SubmitApp
+from scheduler.model.commands import (
+    AddDepartment,
+    Command,
+    MoveCompany,
+    RegisterCompany,
+    RegisterWorker,
+    SetLimit,
+    SubmitApp,
+)
 from scheduler.model.resources import Resources
+from scheduler.rules.entities.apps import App
 from scheduler.rules.share.demands import held_units, wanted_units
 from scheduler.rules.state.cluster import ClusterState
+from tests.property.reference import within_above
 
 PER_CORE_MB = 1024
 
@@ -39,6 +49,17 @@ def departments(random: Random, total: int, *, limits: bool) -> list[AddDepartme
     return found
 
 
+def _bounds(random: Random, names: list[str], total: int) -> list[SetLimit]:
+    """Limits of every other department or so on what the apps of its companies claim together (semantics N2, H12)."""
+    choices = {"max_running_apps": 3, "max_cores": 2 * total, "max_memory_mb": 2 * total * PER_CORE_MB}
+    found = []
+    for department in names:
+        name, most = random.choice([*choices.items()])
+        if random.random() < 0.4:
+            found.append(SetLimit(scope="department", name=name, value=random.randint(1, most), department=department))
+    return found
+
+
 def way(found: list[AddDepartment], name: str) -> list[str]:
     """The departments from that one up."""
     parents = {each.department: each.parent for each in found}
@@ -50,12 +71,16 @@ def way(found: list[AddDepartment], name: str) -> list[str]:
 
 
 def random_tree(seed: int, *, limits: bool = False) -> list[Command]:
-    """Up to eight workers, six companies in departments, and ten apps of executors of one size each."""
+    """Up to eight workers, six companies in departments, and ten apps of executors of one size each.
+
+    With `limits` departments have borrow and lend limits, and some of them limits of what their companies claim.
+    """
     random = Random(seed)
     sizes = [random.choice([4, 8, 16, 32]) for _ in range(random.randint(1, 8))]
     total = sum(sizes)
     commands: list[Command] = [*departments(random, total, limits=limits)]
     names = [each.department for each in commands if isinstance(each, AddDepartment)]
+    commands += _bounds(Random(f"limits {seed}"), names, total) if limits else []
     number = random.randint(2, 6)
     for company in "abcdef"[:number]:
         quota: dict[str, Any] = {}
@@ -147,9 +172,14 @@ def _of_company(state: ClusterState, name: str) -> Part:
     part = Part(_quota(state, name), cap=None if company.spec.may_borrow else _quota(state, name))
     users: dict[str, list[Demand]] = {}
     theirs = [app for app in state.apps.values() if app.spec.company == name and app.ended is None]
+    before: dict[str, list[App]] = {}
     for app in sorted(theirs, key=lambda app: (not app.admitted, app.admitted or app.ready_position)):
         rank: tuple[int, ...] = (0, app.admitted)
         if not app.admitted:
+            pending = before.setdefault(app.spec.user, [])
+            if not within_above(state, app, pending):
+                continue
+            pending.append(app)
             rank = (1, company.last_selected, company.users[app.spec.user].last_selected, app.ready_position)
         demand = Demand(app.id, app.need.executor, wanted_units(app), held_units(app), rank)
         users.setdefault(app.spec.user, []).append(demand)

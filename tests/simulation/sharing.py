@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from itertools import permutations
 
 from scheduler.model.events import (
+    AppAdmitted,
     AppRemoved,
     DriverAllocated,
     Event,
@@ -32,6 +33,7 @@ from scheduler.rules.share.fill import Leaf
 from scheduler.rules.stage.needs import runs_for_s
 from scheduler.rules.stage.room import targets_made
 from scheduler.rules.state.cluster import ClusterState
+from tests.property import reference
 from tests.property.given import decides_nothing_more
 from tests.property.lawful import leaves_for_a_need, within_departments, within_quota
 
@@ -59,6 +61,7 @@ class Sharing:
             within_quota(state, event)
         with _rule("H12"):
             within_departments(state, event)
+        _is_within_limits(state, event)
         _meets_what_is_demanded(state, event)
         _comes_in_no_window(state, event, at)
         match event:
@@ -179,6 +182,14 @@ def _leaves_before_windows(state: ClusterState) -> None:
             for one in () if worker is None else (*worker.executors.values(), *worker.drivers.values()):
                 if one.status != "stopping" and state.apps[one.app].spec.company != window.company:
                     raise RuleBroken("W14", f"{one.id} stays on {name} in the window {window.id}")
+
+
+def _is_within_limits(state: ClusterState, event: Event) -> None:
+    """Check that no app enters that exceeds a limit of its user, its company or a department above (N2, H12)."""
+    if isinstance(event, AppAdmitted) and state.by_entitlement and state.limits.values:
+        app = state.apps[event.app]
+        if not (reference.within(state, app) and reference.within_above(state, app)):
+            raise RuleBroken("N2", f"{event.app} enters beyond a limit")
 
 
 def _meets_what_is_demanded(state: ClusterState, event: Event) -> None:

@@ -18,6 +18,7 @@ from scheduler.model.events import AppRemoved, Event, ExecutorAllocated, Executo
 from scheduler.model.grants import Grant, diff
 from scheduler.model.resources import NOTHING
 from scheduler.model.sender import NOBODY, By
+from scheduler.rules.admission.limits import Broken, CompanyLimits
 from scheduler.rules.command import windows
 from scheduler.rules.command.decide import decide
 from scheduler.rules.entities.apps import App
@@ -179,6 +180,16 @@ def companies_are_lent_more_than_their_caps(patch: pytest.MonkeyPatch) -> None:
 
 def caps_of_departments_bound_nobody(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(GroupTree, "passes", lambda *_: True)
+
+
+def limits_of_departments_keep_nobody_out(patch: pytest.MonkeyPatch) -> None:
+    broken_by = CompanyLimits.broken_by
+
+    def broken(limit: CompanyLimits, *asked: Any) -> tuple[str, Broken] | None:
+        found = broken_by(limit, *asked)
+        return None if found is not None and found[1].department else found
+
+    patch.setattr(CompanyLimits, "broken_by", broken)
 
 
 def an_entitlement_is_kept_whatever_changes(patch: pytest.MonkeyPatch) -> None:
@@ -360,6 +371,7 @@ PLANTS: dict[Plant, Found] = {
     room_that_is_made_for_a_need_is_given_to_anybody: Found(5, from_seed=9),
     companies_are_lent_more_than_their_caps: Found("H1"),
     caps_of_departments_bound_nobody: Found("H12"),
+    limits_of_departments_keep_nobody_out: Found("N2"),
     an_entitlement_is_kept_whatever_changes: Found("H2"),
     equal_shares_go_to_who_holds_nothing: Found("H3", from_seed=167),
     who_is_entitled_does_not_enter: Found("H4"),

@@ -215,6 +215,11 @@ class World:
                 ChangeDepartment(department=name, borrow_limit="none", lend_limit="none")
                 for name in self.witness.state.departments
             ],
+            *[
+                SetLimit(scope="department", name=name, department=department)
+                for department in self.witness.state.departments
+                for name, _ in _ABOVE
+            ],
         )
 
     def _replace_decommissioned(self) -> None:
@@ -357,7 +362,8 @@ class World:
         quotas = Random(f"quotas {self.seed}")
         given = QUOTAS if self.alike is None and quotas.random() < 0.3 else ({},)
         companies = [RegisterCompany(company=company, **quotas.choice(given)) for company in COMPANIES]
-        self._tell(ConfigureCluster(settings=settings), RegisterKind(kind="gpu"), *companies)
+        above = _bounded_department(self.departments)
+        self._tell(ConfigureCluster(settings=settings), RegisterKind(kind="gpu"), *companies, *above)
         if self.door is not None:
             self.door.found()
         for machine in self.machines.values():
@@ -878,8 +884,24 @@ def _window(world: World, random: Random) -> None:
     world._ask(AddWindow(window=name, workers=workers, begin=begin, end=end, company=company, notice_s=notice_s))
 
 
+_ABOVE = (("max_cores", 8), ("max_running_apps", 1), ("max_memory_mb", 8_192))
+"""Limits of departments that apps can wait for; the simulation removes them before its end."""
+
+
+def _bounded_department(random: Random | None) -> list[Command]:
+    """In every other cluster that has departments one with two companies, or one twice, and a cap or a limit of it."""
+    if random is None or random.random() < 0.5:
+        return []
+    commands: list[Command] = [MoveCompany(company=random.choice(COMPANIES), department="d0") for _ in range(2)]
+    if random.random() < 0.5:
+        return [AddDepartment(department="d0", cores=8, memory_mb=16_384), *commands]
+    name, value = random.choice(_ABOVE)
+    limit = SetLimit(scope="department", name=name, value=value, department="d0")
+    return [AddDepartment(department="d0"), *commands, limit]
+
+
 def _department(world: World, random: Random) -> None:
-    """A department, another quota or another place of one, its end, or a company that is put into one."""
+    """A department, another quota, place or limit of one, its end, or a company that is put into one."""
     known, names = world.witness.state.departments, ("d0", "d1", "d2")
     name, other = random.choice(names), random.choice(("", *names))
     drawn = random.random()
@@ -890,6 +912,10 @@ def _department(world: World, random: Random) -> None:
         world._ask(MoveCompany(company=random.choice(COMPANIES), department=other if other in known else ""))
         return
     quota: dict[str, Any] = random.choice(({}, {"part": "1/2"}, {"cores": 8, "memory_mb": 16_384}))
+    if drawn < 0.65 and known:
+        limit, value = random.choice(_ABOVE)
+        world._ask(SetLimit(scope="department", name=limit, value=random.choice((value, value, None)), department=name))
+        return
     limits: dict[str, Any] = {
         "borrow_limit": random.choice((None, "none", "25%")),
         "lend_limit": random.choice((None, "50%", "none")),

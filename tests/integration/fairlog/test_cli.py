@@ -372,6 +372,50 @@ def test_companies_are_added_changed_listed_and_removed(shell: Shell) -> None:
     assert "beta" not in shell.ok("company", "list")
 
 
+def test_a_departments_limits_are_set_shown_and_removed(shell: Shell) -> None:
+    shell.ok("department", "add", "lab")
+    shell.ok("company", "add", "optics")
+    shell.ok("company", "move", "optics", "lab")
+
+    def limits() -> list[tuple[object, ...]]:
+        shown = json.loads(shell.ok("limit", "list", "--json"))
+        return [(each["scope"], each["department"], each["limit"], each["value"], each["present"]) for each in shown]
+
+    answer = shell.ok("limit", "set", "--department", "lab", "max_cores=8", "max_running_apps=1")
+    assert answer == "max_cores set\nmax_running_apps set\n"
+    of_lab = [("department", "lab", "max_cores", 8, 0), ("department", "lab", "max_running_apps", 1, 0)]
+    assert limits() == of_lab
+    again = shell.run("limit", "set", "--department", "lab", "max_cores=8")
+    assert (again.code, again.out) == (0, "max_cores has this value already\n")
+    assert re.search(r"^department +lab +max_cores +8 +0$", shell.ok("limit", "list").replace("-", ""), re.MULTILINE)
+    submitting = ("submit", "--company", "optics", "--user", "ann", "--tasks", "9", "--cores-per-task", "1", "--cores")
+    larger = shell.run(*submitting, "9", "--", "true")
+    assert (larger.code, larger.out) == (1, "")
+    assert larger.err.startswith("Error: limit max_cores of department lab is 8, and the app alone requests 12 cores")
+    one, two = (shell.ok(*submitting, "4", "--", "sleep", "600").strip() for _ in range(2))
+    wait_until(lambda: shell.app(one)["state"] == "running", "the first app to run")
+    assert limits() == [("department", "lab", "max_cores", 8, 4), ("department", "lab", "max_running_apps", 1, 1)]
+    assert "max_running_apps" in shell.ok("explain", two)
+    assert "lab" in shell.ok("explain", two)
+    shell.ok("limit", "set", "--department", "lab", "max_cores=none", "max_running_apps=none")
+    assert limits() == []
+    wait_until(lambda: shell.app(two)["state"] == "running", "the second app to run without the limit")
+    shell.ok("kill", one, two)
+    for words, code, why in (
+        (["--department", "nowhere", "max_cores=1"], 1, "there is no department 'nowhere'"),
+        (["--department", "lab", "nothing=1"], 1, "no limit is named 'nothing'"),
+        (["--department", "lab", "max_cores=much"], 2, "'much' is neither a whole number nor"),
+        (["--department", "lab", "max_cores=-1"], 1, "limit max_cores must be"),
+        (["--department", "lab", "--company", "optics", "max_cores=1"], 2, "leave one of them out"),
+        (["--department", "", "max_cores=1"], 2, "name a department"),
+    ):
+        refused = shell.run("limit", "set", *words)
+        assert (refused.code, refused.out) == (code, ""), refused
+        assert why in refused.err
+        assert "Traceback" not in refused.err
+    assert limits() == []
+
+
 def test_settings_are_shown_and_changed_without_a_restart(shell: Shell) -> None:
     assert json.loads(shell.ok("settings", "--json"))["default_cores"] == 8
     shell.ok("settings", "set", "default_cores=4", "max_executor_memory_mb=8G")
