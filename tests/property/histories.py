@@ -236,6 +236,21 @@ def _limited(_: ClusterState, whom: int, how: int) -> Command:
     return convert({"scope": scope, "name": name, "value": value, "company": company, "user": user}, SetLimit)
 
 
+OWN_QUOTAS: tuple[dict[str, object], ...] = (
+    {},
+    {"part": "1/2"},
+    {"cores": 16, "memory_mb": 16384},
+    {"part": "none"},
+)
+BORDERS: tuple[dict[str, object], ...] = (
+    {},
+    {"borrow_limit": "25%"},
+    {"lend_limit": "50%"},
+    {"borrow_limit": "none", "lend_limit": "none"},
+)
+"""What departments may borrow and lend."""
+
+
 def _department(state: ClusterState, whom: int, how: int) -> Command:
     """A department of four, which is in none or in another one, with another quota or other limits; or its end."""
     name, parent = f"d{whom % 4}", ("", *[f"d{number}" for number in range(4)])[whom // 4 % 5]
@@ -243,10 +258,7 @@ def _department(state: ClusterState, whom: int, how: int) -> Command:
         used = [each.department for each in state.companies.values()]
         used += [each.spec.parent for each in state.departments.values()]
         return RemoveDepartment(department=_one_of([each for each in state.departments if each not in used], whom))
-    quota: dict[str, object] = ({}, {"part": "1/2"}, {"cores": 16, "memory_mb": 16384}, {"part": "none"})[how % 4]
-    quota |= ({}, {"borrow_limit": "25%"}, {"lend_limit": "50%"}, {"borrow_limit": "none", "lend_limit": "none"})[
-        how // 8 % 4
-    ]
+    quota = {**OWN_QUOTAS[how % len(OWN_QUOTAS)], **BORDERS[how // 8 % len(BORDERS)]}
     if name not in state.departments:
         return convert({"department": name, "parent": parent, **quota}, AddDepartment)
     return convert({"department": name, **({} if how % 3 else {"parent": parent}), **quota}, ChangeDepartment)

@@ -88,8 +88,11 @@ def within_departments(state: ClusterState, event: Event) -> None:
             cap = quota_in(state, name) * (1 + Fraction(spec.borrow_limit))
             held = held_in(state, companies_in(state, name)) + event.resources
             assert held.cores <= cap, (name, event)
-    lends = any(each.spec.lend_limit is not None for each in state.departments.values())
-    if lends and isinstance(event, ExecutorAllocated) and held_units(app) >= entitlement(state).units(app):
+    if (
+        any(kept_of(state, name) for name in state.departments)
+        and isinstance(event, ExecutorAllocated)
+        and held_units(app) >= entitlement(state).units(app)
+    ):
         before, after = (kept_and_held(state, company, more) for more in (0, event.resources.cores))
         assert after <= max(before, Fraction(state.fleet.total.cores)), (before, event)
 
@@ -126,16 +129,21 @@ def quota_in(state: ClusterState, department: str) -> Fraction:
     return sum([Fraction(each.amount.cores, each.denominator) for each in own], Fraction(0)) + sum(within)
 
 
+def kept_of(state: ClusterState, department: str) -> int:
+    """The cores that the department keeps for itself by its lend limit (semantics H12)."""
+    limit = state.departments[department].spec.lend_limit
+    return 0 if limit is None else int(quota_in(state, department) * (1 - Fraction(limit)))
+
+
 def kept_and_held(state: ClusterState, company: str, more: int) -> Fraction:
     """The cores that are held, those that the company gets `more` among them, and that are kept and not held."""
     own = departments_above(state, company)
 
     def kept(name: str) -> Fraction:
         within = sum([kept(one) for one, each in state.departments.items() if each.spec.parent == name], Fraction(0))
-        limit = state.departments[name].spec.lend_limit if name else None
-        if limit is None:
+        if not name or state.departments[name].spec.lend_limit is None:
             return within
         used = held_in(state, companies_in(state, name)).cores + (more if name in own else 0)
-        return max(within, Fraction(int(quota_in(state, name) * (1 - Fraction(limit)))) - used)
+        return max(within, Fraction(kept_of(state, name)) - used)
 
     return held_in(state, {*state.companies}).cores + more + kept("")
