@@ -291,9 +291,12 @@ class Door:
         driver = self.driver(request)
         who = self._charged(request) if driver is None else self.passes.who(driver, route.name)
         of = request.path_params.get("app")
+        if driver is not None and route.name == "apps" and len(ids := request.query_params.getlist("ids")) == 1:
+            of = ids[0]
         if of is not None and of.isdecimal():
             of = await to_thread.run_sync(self.handlers.sender.app_named, of, limiter=self._heads)
-            request.path_params["app"] = of
+            if "app" in request.path_params:
+                request.path_params["app"] = of
         if driver is not None:
             if of is not None:
                 await self._hear_of(of)

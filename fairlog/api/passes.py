@@ -30,8 +30,10 @@ if TYPE_CHECKING:
 PREFIX = "fp_"
 MAIL_ROUTES = frozenset({"publish", "message"})
 """Routes of the mailbox of an app."""
-OWN_ROUTES = MAIL_ROUTES | {"requeueApp"}
-"""What runs in an executor may ask for, of its own app."""
+SEEN_ROUTES = MAIL_ROUTES | {"app", "apps"}
+"""What runs in an executor may ask for in the name of its user, of its own app alone."""
+OWN_ROUTES = SEEN_ROUTES | {"requeueApp"}
+"""What it may ask for, of its own app."""
 ROUTES = MAIL_ROUTES | {
     "commands",
     "submitApp",
@@ -71,7 +73,7 @@ class Pass(msgspec.Struct, frozen=True, array_like=True):
 
     def who(self, route: str) -> By:
         """In whose name the driver acts; what runs in an executor asks its worker to put its app back."""
-        if self.mail and route not in MAIL_ROUTES:
+        if self.mail and route not in SEEN_ROUTES:
             return worker_sender(self.worker)
         if self.mail:
             return By(f"{self.company}/{self.user}", "", "user")
@@ -80,9 +82,9 @@ class Pass(msgspec.Struct, frozen=True, array_like=True):
     def check(self, state: ClusterState, route: str, app: str | None) -> None:
         """Raises: NotAllowed unless the driver may ask that, of that app if it is of one."""
         if self.mail:
-            if route not in OWN_ROUTES or app != self.app or not (self.worker or route in MAIL_ROUTES):
+            if route not in OWN_ROUTES or app != self.app or not (self.worker or route in SEEN_ROUTES):
                 raise NotAllowed(
-                    f"a program of app {self.app} may use the mailbox of its app and put its app back, no more"
+                    f"a program of app {self.app} may look at its app, use its mailbox and put it back, no more"
                 )
             return
         if route not in ROUTES:

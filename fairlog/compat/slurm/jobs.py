@@ -416,7 +416,7 @@ def with_details(road: ApiRoad, found: list[SlurmJob]) -> None:
 def with_numbers(road: ApiRoad, apps: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The apps, of which those that they wait for are named as Slurm names jobs: an array is all of its tasks."""
     earlier = {name for app in apps for name in app["after"] or ()}
-    if not earlier:
+    if not earlier or road.is_inside:
         return apps
     known: dict[str, str] = {}
     names = sorted(earlier)

@@ -31,7 +31,7 @@ _MOST_BYTES = 1 << 30
 _OF_THE_APP = ("FAIRLOG_MAILBOX", "FAIRLOG_MAILBOX_TOKEN")
 """What runs in a job finds an API by, and a pass for its own app, where it finds no other."""
 _INSIDE = (
-    "; what runs in a job asks for jobs and submits others with a token of its user: submit with --export "
+    "; what runs in a job asks for others and submits them with a token of its user: submit with --export "
     "ALL,FAIRLOG_API,FAIRLOG_TOKEN"
 )
 """What to type where the pass does not permit what a command of Slurm asks for."""
@@ -52,7 +52,8 @@ class ApiRoad:
     def __init__(self) -> None:
         if why := two_places():
             raise SlurmError(why)
-        self._more = ""
+        self.is_inside = False
+        """Whether a pass of the job is all that it has, with which it sees the job alone."""
         folder = os.environ.get("FAIRLOG_DATA")
         if os.environ.get("FAIRLOG_STORE") and not os.environ.get(URL_VARIABLE):
             raise SlurmError(
@@ -67,7 +68,7 @@ class ApiRoad:
                 self.urls, self.token = [f"{UNIX}{up.socket}"], ""
             elif found is None and all(name in os.environ for name in _OF_THE_APP):
                 url, self.token = [os.environ[name] for name in _OF_THE_APP]
-                self.urls, self._more = [url], _INSIDE
+                self.urls, self.is_inside = [url], True
             elif found is None:
                 raise SlurmError(
                     "no cluster found: start one with `fairlog up`, log in with `fairlog login --api URL`, or set "
@@ -122,7 +123,7 @@ class ApiRoad:
                 why = str(said.get("detail", f"the API server answers with {status}"))
                 if status not in (429, 503):
                     title = str(said.get("title", ""))
-                    raise Problem(why + self._more * (title == "NotAllowed"), title)
+                    raise Problem(why + _INSIDE * (self.is_inside and title == "NotAllowed"), title)
             tried += 1
             if time.monotonic() + _PAUSE_S >= deadline_s:
                 raise SlurmError(f"Unable to contact the cluster: {why}")

@@ -461,6 +461,32 @@ def test_a_job_that_puts_itself_back_runs_again_under_its_id(slurm: Slurm) -> No
     assert (late.code, late.err.count("\n"), "already ended: finished" in late.err) == (1, 1, True)
 
 
+LOOK = """#!/bin/bash
+#SBATCH -c 1 -t 30 -J looks -o look-%A.%a -a 2-3 --dependency afterok:EARLIER
+unset FAIRLOG_API FAIRLOG_TOKEN FAIRLOG_DATA XDG_DATA_HOME
+export HOME=/nowhere
+squeue -h -j "$SLURM_JOB_ID" -o "%A %j %T %l" | head -n 1
+squeue -h -j "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" -o %i
+sacct -n -X -P -j "$SLURM_ARRAY_JOB_ID" -o JobName,State | head -n 1
+scontrol show job "$SLURM_JOB_ID" | grep -o " JobName=.*" | head -n 1
+squeue -h -j EARLIER
+squeue --me
+scancel EARLIER
+"""
+
+
+def test_a_job_sees_itself_by_its_pass_and_no_other(slurm: Slurm) -> None:
+    earlier = slurm.ok("sbatch", "--parsable", "--wrap", "true").strip()
+    job = slurm.ok("sbatch", "--parsable", text=LOOK.replace("EARLIER", earlier)).strip()
+    wait_until(lambda: slurm.state(f"{job}_2") == slurm.state(f"{job}_3") == "FAILED", "their ends")
+    shown = (slurm.shell.home / f"look-{job}.2").read_text().splitlines()
+    assert shown[:3] == [f"{job} looks RUNNING 30:00", f"{job}_2", "looks|RUNNING"]
+    assert shown[3].startswith(" JobName=looks")
+    refused = [line for line in shown if "error" in line]
+    assert len(refused) == 3
+    assert all("with a token of its user: submit with --export ALL,FAIRLOG_API" in line for line in refused)
+
+
 def test_scontrol_requeues_what_runs_and_says_what_it_does_not(slurm: Slurm) -> None:
     job = slurm.ok("sbatch", "--parsable", "--wrap", "sleep 600").strip()
     kept = slurm.ok("sbatch", "--parsable", "--no-requeue", "--wrap", "sleep 600").strip()

@@ -209,7 +209,7 @@ def api_links(api: Handlers, app: str) -> dict[str, str]:
     return links
 
 
-def test_a_program_of_an_executor_may_use_the_mailbox_of_its_app_and_nothing_else(api: Handlers) -> None:
+def test_a_program_of_an_executor_may_see_its_app_and_its_mailbox_and_nothing_else(api: Handlers) -> None:
     async def story(ask: Ask, _: str) -> None:
         sent = await ask("POST", "/v1/apps", json=owned("e"))
         api.replica.wait_for(sent.json()["seq"], HOPELESS_S)
@@ -221,12 +221,18 @@ def test_a_program_of_an_executor_may_use_the_mailbox_of_its_app_and_nothing_els
         assert (await ask("PUT", "/v1/apps/e/mail/at", given=given, json={"text": "x"})).status_code == 200
         assert (await ask("GET", "/v1/apps/e/mail/at", given=given)).json()["value"]["text"] == "x"
         for route in ROUTES:
-            if route.answer in OPEN or route.name in {"session", "logIn", "logOut", "publish", "message"}:
+            if route.answer in OPEN or route.name in {"session", "logIn", "logOut", "publish", "message", "app"}:
                 continue
             path = route.path.replace("{app}", "e").replace("{", "").replace("}", "")
             answer = await ask(route.method, path, given=given, json={})
             assert answer.status_code in (401, 403), (route.name, answer.text)
-        assert (await ask("GET", "/v1/apps/d/mail/at", given=given)).status_code == 403
+        assert (await ask("GET", "/v1/apps/e", given=given)).json()["value"]["app"] == "e"
+        number = api.replica.state.apps["e"].submitted
+        for ids in ("e", str(number)):
+            seen = (await ask("GET", f"/v1/apps?details=true&tasks=true&ids={ids}", given=given)).json()["items"]
+            assert [each["app"] for each in seen] == ["e"]
+        for of_others in ("/d", "/d/mail/at", "?ids=d", "?ids=e,d", "?ids=e&ids=d", "?ids=", "?users=ann", ""):
+            assert (await ask("GET", f"/v1/apps{of_others}", given=given)).status_code == 403, of_others
         assert (await ask("POST", "/v1/apps/e/finish", json={})).status_code == 200
         api.replica.wait_for(api.replica.log.head().seq, HOPELESS_S)
         assert (await ask("PUT", "/v1/apps/e/mail/at", given=given, json={"text": "x"})).status_code == 401
