@@ -15,8 +15,9 @@ from urllib.parse import quote
 
 import msgspec
 from msgspec import Raw
+from msgspec.structs import replace
 
-from scheduler.model.commands import Measured, RegisterWorker
+from scheduler.model.commands import RegisterWorker
 from scheduler.model.errors import NotAllowed, NotAuthenticated
 from scheduler.model.grants import Grant
 from scheduler.model.text import of_bytes
@@ -271,20 +272,13 @@ class ApiExecutorDoor:
         """As `ExecutorDoor.finish`."""
         self._ask("finish", Raw, door.Finish(put_back=put_back), Raw())
 
-    def keep_output(
-        self,
-        tails: Mapping[int, bytes],
-        *,
-        unwritten: int = 0,
-        why: str = "",
-        used: Measured | None = None,
-        unused: door.Unused | None = None,
-    ) -> bool:
+    def keep_output(self, said: door.OutputTails) -> bool:
         """As `ExecutorDoor.keep_output`."""
         granted = True
-        for part in _tail_parts(tails):
-            said = door.OutputTails(tails=part, unwritten=unwritten, why=why, used=used, unused=unused)
-            granted, unwritten = self._ask("output", door.Kept, said, door.Kept(granted=False)).granted, 0
+        for part in _tail_parts(said.tails):
+            said = replace(said, tails=part)
+            granted = self._ask("output", door.Kept, said, door.Kept(granted=False)).granted
+            said = replace(said, unwritten=0)
         return granted
 
     def backlog(self, said: door.Backlog) -> None:
@@ -335,10 +329,9 @@ def _parts(completions: Sequence[Completion]) -> list[list[Completion]]:
     return [list(completions[start:end]) for start, end in _cuts(sizes)]
 
 
-def _tail_parts(tails: Mapping[int, bytes]) -> Iterator[list[tuple[int, bytes]]]:
-    items = list(tails.items())
-    cuts = _cuts([len(tail) * 4 // 3 + 20 for _, tail in items]) or [(0, 0)]
-    return (items[start:end] for start, end in cuts)
+def _tail_parts(tails: list[tuple[int, bytes]]) -> Iterator[list[tuple[int, bytes]]]:
+    cuts = _cuts([len(tail) * 4 // 3 + 20 for _, tail in tails]) or [(0, 0)]
+    return (tails[start:end] for start, end in cuts)
 
 
 def _cuts(sizes: Sequence[int]) -> list[tuple[int, int]]:

@@ -162,7 +162,8 @@ class OutputTails(msgspec.Struct, frozen=True):
     """The output tails of running tasks as base64; that of a driver or a program is of task 0.
 
     `unwritten` bytes of output are not in the worker's files, as its disk does not take them; `why` is the reason.
-    `used` is what a program has used that ended, `unused` what the executor does not use, and for how long (s).
+    `used` is what a program has used that ended, `unused` what the executor holds and does not use, and for how long
+    (s) (semantics W13).
     """
 
     tails: list[tuple[int, bytes]] = []
@@ -274,20 +275,8 @@ class ExecutorDoor(Protocol):
     def finish(self, *, put_back: bool) -> None:
         """Remove the record by which RQ's tools show it; with `put_back`, return its running tasks to the queue."""
 
-    def keep_output(
-        self,
-        tails: Mapping[int, bytes],
-        *,
-        unwritten: int = 0,
-        why: str = "",
-        used: Measured | None = None,
-        unused: Unused | None = None,
-    ) -> bool:
-        """Keep the output tails of running tasks, or of a driver or a program, as task 0; whether it is granted.
-
-        So many further bytes are `unwritten` on the worker's disk, and `why`. A program that has ended has `used` that.
-        What the executor holds and does not use is `unused` for so long (s) (semantics W13).
-        """
+    def keep_output(self, said: OutputTails) -> bool:
+        """Keep this output, and what else is said of it; whether the executor is granted."""
 
     def backlog(self, said: Backlog) -> None:
         """Report the backlog of an elastic app (semantics L6), or of one whose tasks prefer hosts (L7)."""

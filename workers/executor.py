@@ -35,7 +35,7 @@ from scheduler.service.keyring import Keyring
 from scheduler.service.outage import AWAY, Outage
 from scheduler.store.task_queue import Completion, Step, Verdict
 from workers.api_door import ApiExecutorDoor
-from workers.door import Backlog
+from workers.door import Backlog, OutputTails
 from workers.fitness import fault_of_worker
 from workers.gpus import gpus_of
 from workers.launchers import Place, launch
@@ -225,7 +225,7 @@ class ExecutorProcess:
         ended = list(self._group.ended)
         reported = [self._as_cancelled(done) for done in ended]
         if self._group.unwritten:
-            self._door.keep_output({}, unwritten=self._group.unwritten, why=self._group.why_unwritten)
+            self._door.keep_output(OutputTails(unwritten=self._group.unwritten, why=self._group.why_unwritten))
             self._group.unwritten = 0
         step = self._door.step(reported, want=want)
         del self._group.ended[: len(ended)]
@@ -305,7 +305,7 @@ class ExecutorProcess:
         self._next_output_s = now_s + OUTPUT_S
         self._tails |= self._group.news()
         if self._tails:
-            self._door.keep_output(self._tails)
+            self._door.keep_output(OutputTails(tails=list(self._tails.items())))
             self._tails.clear()
 
     def _keep_alive(self) -> bool:
@@ -313,7 +313,7 @@ class ExecutorProcess:
         if not self._next_heartbeat_s or time.monotonic() < self._next_heartbeat_s:
             return True
         self._door.show_life()
-        granted = self._door.keep_output({}, unused=self._group.unused)
+        granted = self._door.keep_output(OutputTails(unused=self._group.unused))
         self._next_heartbeat_s = time.monotonic() + _HEARTBEAT_S
         return granted
 

@@ -20,6 +20,7 @@ from scheduler.model.commands import Measured
 from scheduler.model.ids import number_of
 from scheduler.service.outage import AWAY, Outage
 from scheduler.store.task_queue import Completion, TaskBegun
+from workers.door import OutputTails
 from workers.executor import OUTPUT_S, STOPPED, ExecutorSpec, live, starter_of
 from workers.gpus import gpus_of
 from workers.processes import Wakeup
@@ -115,7 +116,8 @@ class Program:
         if leaving is not None and leaving.firm and time.time() * 1000 >= leaving.deadline:
             self._stop, self._grace_s = True, leaving.grace_s
         self._tail = next(iter(self._group.news().values()), self._tail)
-        if not self._door.keep_output({0: self._tail} if self._tail else {}, unused=self._group.unused):
+        tails = [(0, self._tail)] if self._tail else []
+        if not self._door.keep_output(OutputTails(tails=tails, unused=self._group.unused)):
             self._stop = True
         self._tail = b""
 
@@ -142,12 +144,9 @@ class Program:
         """Store what the program wrote before it ended, or was stopped."""
         group = self._group
         try:
-            self._door.keep_output(
-                {0: last.output},
-                unwritten=group.unwritten,
-                why=group.why_unwritten,
-                used=Measured(last.cpu_ms, last.peak_mb),
-            )
+            used = Measured(last.cpu_ms, last.peak_mb)
+            tails = [(0, last.output)]
+            self._door.keep_output(OutputTails(tails, unwritten=group.unwritten, why=group.why_unwritten, used=used))
         except AWAY as error:
             _log.warning("could not store the program's last output", executor=self._grant.executor, error=str(error))
 

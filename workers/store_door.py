@@ -36,7 +36,7 @@ from scheduler.store.keys import Keys, bell_id, queue_key
 from scheduler.store.task_queue import Completion, Step, Verdict, Worklist, broken
 from scheduler.store.unused import forget_unused, note_unused
 from scheduler.store.visits import Orders, Report, Visit, Visits, read_awaited
-from workers.door import Backlog, Ended, Held, Registrant, Unused
+from workers.door import Backlog, Ended, Held, OutputTails, Registrant
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -216,21 +216,13 @@ class WorkerStore:
         if claims.runs == "tasks":
             self._record(claims).withdraw()
 
-    def keep_output(
-        self,
-        claims: GrantClaims,
-        tails: Mapping[int, bytes],
-        *,
-        unwritten: int = 0,
-        why: str = "",
-        used: Measured | None = None,
-        unused: Unused | None = None,
-    ) -> bool:
+    def keep_output(self, claims: GrantClaims, said: OutputTails) -> bool:
         """As `ExecutorDoor.keep_output`."""
-        if unused is not None:
-            note_unused(self.store, self.keys, claims.executor, *unused)
-        if unwritten:
-            note_cut(self.store, self.keys, claims.worker, unwritten, why)
+        tails = dict(said.tails)
+        if said.unused is not None:
+            note_unused(self.store, self.keys, claims.executor, *said.unused)
+        if said.unwritten > 0:
+            note_cut(self.store, self.keys, claims.worker, said.unwritten, said.why)
         grant = cast("bytes | None", self.store.hget(self.keys.grants(claims.worker), claims.executor))
         if grant is None:  # it has ended, and what ended has no output to add to that of another one
             return False
@@ -242,8 +234,8 @@ class WorkerStore:
         elif 0 in tails:
             number = number_of(claims.executor)
             self.work.keep_program_output(claims.app, number, tails[0], company=claims.company)
-        if used is not None and claims.runs == "program":
-            self.work.keep_used(claims.app, number_of(claims.executor), *used)
+        if said.used is not None and claims.runs == "program":
+            self.work.keep_used(claims.app, number_of(claims.executor), *said.used)
         return bool(grant)
 
     def backlog(self, by: By, claims: GrantClaims, said: Backlog) -> None:
@@ -411,17 +403,9 @@ class StoreExecutorDoor:
         """As `ExecutorDoor.finish`."""
         self._door.finish(self._claims, put_back=put_back)
 
-    def keep_output(
-        self,
-        tails: Mapping[int, bytes],
-        *,
-        unwritten: int = 0,
-        why: str = "",
-        used: Measured | None = None,
-        unused: Unused | None = None,
-    ) -> bool:
+    def keep_output(self, said: OutputTails) -> bool:
         """As `ExecutorDoor.keep_output`."""
-        return self._door.keep_output(self._claims, tails, unwritten=unwritten, why=why, used=used, unused=unused)
+        return self._door.keep_output(self._claims, said)
 
     def backlog(self, said: Backlog) -> None:
         """As `ExecutorDoor.backlog`."""

@@ -275,11 +275,7 @@ class Work:
 
     def output(self, caller: Caller, asked: door.OutputTails) -> door.Kept:
         """Keep the output tails of running tasks; whether the executor is granted."""
-        tails, unwritten = dict(asked.tails), max(0, asked.unwritten)
-        kept = self._store.keep_output(
-            caller.grant, tails, unwritten=unwritten, why=asked.why, used=asked.used, unused=asked.unused
-        )
-        return door.Kept(kept)
+        return door.Kept(self._store.keep_output(caller.grant, asked))
 
     def backlog(self, caller: Caller, asked: door.Backlog) -> None:
         """Report the app's backlog."""
