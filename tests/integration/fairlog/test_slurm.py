@@ -183,9 +183,9 @@ def test_a_job_is_shown_with_its_script_its_number_and_its_restarts(slurm: Slurm
     slurm.ok("scancel", last, array, first)
 
 
-def test_a_job_that_asks_for_itself_is_told_what_to_type_and_knows_its_node(slurm: Slurm) -> None:
+def test_a_job_that_submits_another_is_told_what_to_type_and_knows_its_node(slurm: Slurm) -> None:
     script = (
-        "#!/bin/bash\n#SBATCH -o inside-%j\nsqueue -j $SLURM_JOB_ID; sbatch -A acme --wrap true\n"
+        "#!/bin/bash\n#SBATCH -o inside-%j\nsqueue --me; sbatch -A acme --wrap true\n"
         "scontrol show hostname $SLURM_JOB_NODELIST; touch told-$SLURM_JOB_ID; sleep 600\n"
     )
     job = slurm.ok("sbatch", "--parsable", text=script).strip()
