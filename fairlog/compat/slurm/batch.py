@@ -35,16 +35,16 @@ PRELUDE = (
 how=${0%% *} w=${0#* } s=$1 stdin=$2
 [ -x "$s" ] || chmod 700 "$s"
 shift 3
-exec 3>&2 2>/dev/null
-set -m
-"$s" "$@" 2>&3 3>&- < "$stdin" &
-c=$!
-set +m
-exec 3>&-
-[ "$w" = "$how" ] || ( (sleep "${w#* }"; kill -"${w%% *}" $$) < /dev/null > /dev/null & )
 steps() { n=1; for p in "$SLURM_STEPS"/step.*; do [ -e "$p" ] && kill -"$1" "${p##*.}" && n=0; done; return $n; }
 script() { kill -"$1" "$c"; }
 either() { steps "$1" || script "$1"; }
+exec 3>&2 2>/dev/null
+[ "$w" = "$how" ] || ( (sleep "${w#* }"; kill -"${w%% *}" $$) < /dev/null > /dev/null & )
+set -m
+( while read -r _ _ p _ < /proc/$$/stat && [ "$p" != S ]; do :; done; exec "$s" "$@" 2>&3 3>&- < "$stdin" ) &
+c=$!
+set +m
+exec 3>&-
 for n in HUP INT QUIT TERM CONT; do trap "t=1; script $n" $n; done
 for n in USR1 USR2 ALRM; do trap "t=1; $how $n" $n; done
 [ -z "$BASH_VERSION" ] || trap 'k=$(LC_ALL=C jobs -l); [ -z "$k" ] || j=$k' CHLD
@@ -59,7 +59,7 @@ trap - CHLD $((r - 128)); kill -$((r - 128)) $$; exit $r
 `either`, the script if there are no steps; in an array, also a signal and after how many seconds it comes. Then the
 copy of the script, its stdin, the file of which it is a copy, and its arguments. The task's own process stays beside
 the script, so that it can pass signals on; of how the script has ended, bash knows more than the exit code of a
-`wait`. One that a signal has broken off is repeated.
+`wait`, if it waits already: so the script begins once it does (S). A `wait` that a signal has broken off is repeated.
 Programs write into their home, which a cell does not have: then the scratch folder stands for it."""
 
 

@@ -428,6 +428,8 @@ def test_jobs_that_others_wait_for_are_named_by_their_numbers() -> None:
     class Road:
         """An API that knows two apps."""
 
+        is_inside = False
+
         def get(self, _: str, **asked: Any) -> Any:
             assert asked["ids"] == "app-2,app-3"
             return [app(app="app-2", submittedSeq=5), app(app="app-3", submittedSeq=9, array="1-2")]
@@ -812,6 +814,21 @@ def test_a_command_loads_nothing_that_is_slow_to_load() -> None:
     assert done.stdout == "[]\n"
 
 
+def of_task(scratch: Path) -> dict[str, str]:
+    """The environment of a task."""
+    known = {"FAIRLOG_APP_NUMBER": "1", "FAIRLOG_TASK_INDEX": "0", "FAIRLOG_SCRATCH": str(scratch)}
+    return {**os.environ, **known, "SLURM_SUBMIT_CHDIR": str(scratch)}
+
+
+@pytest.mark.skipif(batch.shell() != "bash", reason="there is no bash, which alone can tell how a script has ended")
+def test_how_a_script_ended_is_known_also_if_it_ends_at_once(tmp_path: Path) -> None:
+    script = tmp_path / "script"
+    words = ["bash", "-c", batch.PRELUDE, "script", str(script), "/dev/null", ""]
+    for line, code in (("kill -9 $$", -9), ("kill -TERM $$", -15), ("exit 137", 137)):
+        script.write_text(f"#!/bin/sh\n{line}\n")
+        assert {subprocess.run(words, env=of_task(tmp_path), check=False).returncode for _ in range(20)} == {code}
+
+
 @pytest.mark.parametrize("shell", ["bash", "sh"])
 def test_a_signal_on_which_the_script_ends_leaves_its_exit_code(shell: str, tmp_path: Path) -> None:
     script, passes_on = tmp_path / "script", tmp_path / "passes-on"
@@ -819,10 +836,8 @@ def test_a_signal_on_which_the_script_ends_leaves_its_exit_code(shell: str, tmp_
     ended = 'until [ ! -e /proc/$p ] || grep -q ") Z" /proc/$p/stat; do sleep 0.01; done'
     passes_on.write_text(f"#!/bin/sh\np=$(cat {tmp_path}/pid)\nkill -USR2 $p\n{ended}\n")
     passes_on.chmod(0o700)
-    known = {"FAIRLOG_APP_NUMBER": "1", "FAIRLOG_TASK_INDEX": "0", "FAIRLOG_SCRATCH": str(tmp_path)}
-    env = {**os.environ, **known, "SLURM_SUBMIT_CHDIR": str(tmp_path)}
     words = [shell, "-c", batch.PRELUDE, str(passes_on), str(script), "/dev/null", ""]
-    with subprocess.Popen(words, env=env, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(words, env=of_task(tmp_path), stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         (tmp_path / "pid").write_text(process.stdout.readline())
         process.send_signal(signal.SIGUSR2)
