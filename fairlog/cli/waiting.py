@@ -17,6 +17,7 @@ from scheduler.store.task_states import Progress
 if TYPE_CHECKING:
     from fairlog.cli.session import Session
 
+_FIRST_LOOK_S = 0.05
 _LINE_EVERY_S = 5.0
 _MOMENT_S = 2.0
 
@@ -103,7 +104,7 @@ def exit_code_of(session: Session, app: str, end: AppOutcome) -> int:
 
 def _look(session: Session, app: str, seq: int, show: Show) -> AppOutcome:
     """Returns when the app has ended."""
-    work, progress, next_s = session.tasks(), Progress(), 0.0
+    work, progress, next_s, pause_s = session.tasks(), Progress(), 0.0, _FIRST_LOOK_S
     while True:
         found = patiently(lambda: session.ask("app", app=app))
         if found["endedAt"] is not None:
@@ -113,7 +114,8 @@ def _look(session: Session, app: str, seq: int, show: Show) -> AppOutcome:
         if time.monotonic() >= next_s:
             progress, next_s = patiently(lambda: work.progress(app)), time.monotonic() + _LINE_EVERY_S
         show(found["state"], progress)
-        time.sleep(session.look_s)
+        time.sleep(pause_s)
+        pause_s = min(session.look_s, 1.5 * pause_s)
 
 
 def _last_code(session: Session, app: str, seq: int, ends: str) -> int | None:
