@@ -9,12 +9,10 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
-from msgspec import convert
 from msgspec.structs import asdict
 
 from scheduler.model.answers import (
     AppCard,
-    AppStands,
     BoardPage,
     BoardRow,
     Capacity,
@@ -23,11 +21,9 @@ from scheduler.model.answers import (
     CompanyShare,
     FleetShown,
     FleetWorker,
-    QueuePlace,
     Run,
     UserCard,
     Waiter,
-    WaitReason,
 )
 from scheduler.model.causes import CAUSES
 from scheduler.model.errors import UnknownApp, UnknownCompany
@@ -131,7 +127,7 @@ def _since(app: App) -> int:
 
 def _waiter(state: ClusterState, app: App) -> Waiter | None:
     wait = waits_for(state, app)
-    return None if wait is None else Waiter(app=app.id, user=app.spec.user, since=_since(app), **wait.as_json())
+    return None if wait is None else Waiter(app=app.id, user=app.spec.user, since=_since(app), **asdict(wait.told()))
 
 
 def _condition(worker: Worker) -> str:
@@ -210,14 +206,13 @@ def one(state: ClusterState, name: str) -> AppCard:
     if app is None:
         raise UnknownApp(name)
     wait = waits_for(state, app)
-    told = None if wait is None else WaitReason(**wait.as_json())
-    place, standing = place_in_queue(state, app), stands(state, app)
+    told = None if wait is None else wait.told()
     return AppCard(
         **asdict(app_view(state, app=name)),
         waits_for=told,
         help=None if told is None else CAUSES[told.cause].help,
-        queue=None if place is None else QueuePlace(**place),
-        standing=None if standing is None else convert(standing, AppStands),
+        queue=place_in_queue(state, app),
+        standing=stands(state, app),
     )
 
 

@@ -6,7 +6,10 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from msgspec import to_builtins
+
 from recovery.replay.bounds import moment
+from scheduler.model.answers import AppStands, Leaver, RoomTarget, SlotShown
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.model.text import few
 from scheduler.rules.share.entitlement import Entitlement, entitlement
@@ -200,7 +203,7 @@ def _need(state: ClusterState, app: App) -> Told:
     if not app.holds and not ahead_of(state, app) and _finds_no_room(state, app):
         text += "; no worker can be emptied for it now, for what is entitled stands in fragments"
     facts = {"units": app.lack.units, "since": app.lack.since, "date": _date(state, app)}
-    return text, {**facts, "targets": targets_of(app), "ahead": ahead_of(state, app)}
+    return text, {**facts, "targets": to_builtins(targets_of(app)), "ahead": ahead_of(state, app)}
 
 
 def _finds_no_room(state: ClusterState, app: App) -> bool:
@@ -221,20 +224,20 @@ def ahead_of(state: ClusterState, app: App) -> int:
     )
 
 
-def targets_of(app: App) -> list[dict[str, Any]]:
+def targets_of(app: App) -> list[RoomTarget]:
     """Where room is made for the app, by whom that leaves until when (semantics H6, H7)."""
     return [
-        {
-            "worker": hold.worker,
-            "cores": hold.amounts.cores,
-            "memory": hold.amounts.memory_mb,
-            "why": hold.reason,
-            "since": hold.since,
-            "leaving": [
-                {"executor": one.id, "app": one.app, "deadline": one.deadline if one.firm else None}
+        RoomTarget(
+            worker=hold.worker,
+            cores=hold.amounts.cores,
+            memory=hold.amounts.memory_mb,
+            why=hold.reason,
+            since=hold.since,
+            leaving=[
+                Leaver(executor=one.id, app=one.app, deadline=one.deadline if one.firm else None)
                 for one in hold.leaving.values()
             ],
-        }
+        )
         for hold in app.holds.values()
         if hold.reason in TARGETS
     ]
@@ -295,7 +298,7 @@ def _listed(names: list[str]) -> str:
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
-def stands(state: ClusterState, app: App) -> dict[str, Any] | None:
+def stands(state: ClusterState, app: App) -> AppStands | None:
     """How the app stands in one sentence, and its figures (semantics H); None if it has ended or takes no part."""
     if not state.by_entitlement or app.ended is not None:
         return None
@@ -313,18 +316,16 @@ def stands(state: ClusterState, app: App) -> dict[str, Any] | None:
         told = (one for one in app.executors.values() if one.status == "stopping" and one.deadline)
         text += f"; {_amounts(mine.leaving, kinds)} leave{_until(told)}"
     text += _coming(state, app).replace(" for it", " for you") + _slot(state, app)
-    return {
-        "text": f"{text}.",
-        **{
-            key: value
-            for name, amounts in mine._asdict().items()
-            for key, value in ((f"{name}Cores", amounts.cores), (f"{name}Memory", amounts.memory_mb))
-        },
-        "date": _date(state, app),
-        "ahead": ahead_of(state, app) if app.lack.units else 0,
-        "targets": targets_of(app),
-        "slot": None if (slot := state.slots.get(app.id)) is None else slot._asdict(),
-    }
+    figures: dict[str, Resources] = mine._asdict()
+    return AppStands(
+        text=f"{text}.",
+        **{f"{name}_cores": amounts.cores for name, amounts in figures.items()},
+        **{f"{name}_memory": amounts.memory_mb for name, amounts in figures.items()},
+        date=_date(state, app),
+        ahead=ahead_of(state, app) if app.lack.units else 0,
+        targets=targets_of(app),
+        slot=None if (slot := state.slots.get(app.id)) is None else SlotShown(**slot._asdict()),
+    )
 
 
 def _amounts(amounts: Resources, kinds: list[str]) -> str:

@@ -172,7 +172,7 @@ class _Story:
             "state": app.state,
             "head": self.state.head,
             "at": at,
-            "waitsFor": None if wait is None else wait.as_json(),
+            "waitsFor": None if wait is None else wait.told(),
             "queue": place_in_queue(self.state, app),
             "estimate": None,
             "submitted": {"seq": app.submitted, "at": app.submitted_at},
@@ -192,7 +192,8 @@ class _Story:
             "ended": self.ended,
             "endedAt": app.ended_at or None,
             "detail": app.why,
-            "spent": to_builtins(spent(app.spent)),
+            "spent": spent(app.spent),
         }
         estimate = forecast(self.state, at, [app.id], spoil=True).get(app.id)  # nothing looks at the state any more
-        return {**told, "estimate": None if estimate is None else estimate._asdict()}
+        found: dict[str, Any] = to_builtins({**told, "estimate": None if estimate is None else estimate._asdict()})
+        return found

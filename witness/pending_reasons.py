@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from msgspec import to_builtins
 
 from recovery.replay.bounds import moment
+from scheduler.model.answers import QueuePlace, WaitReason
 from scheduler.model.events import Computed, Fixed, OnePerWorker
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.model.text import few
@@ -56,10 +57,10 @@ class Wait(NamedTuple):
     rule: str
     tell: Callable[[], Told]
 
-    def as_json(self) -> dict[str, Any]:
+    def told(self) -> WaitReason:
         """The cause, the rule, a sentence and its facts."""
         text, facts = self.tell()
-        return {"cause": self.cause, "rule": self.rule, "text": text, "facts": facts}
+        return WaitReason(cause=self.cause, rule=self.rule, text=text, facts=facts)
 
 
 def waits_for(state: ClusterState, app: App) -> Wait | None:
@@ -269,12 +270,12 @@ def _queued(queue: UserQueue, app: App, head: App) -> Told:
     return text, {"place": place + 1, "of": len(queue.by_policy), "ahead": names, "priority": app.priority}
 
 
-def place_in_queue(state: ClusterState, app: App) -> dict[str, int] | None:
+def place_in_queue(state: ClusterState, app: App) -> QueuePlace | None:
     """The app's place among its user's pending apps (F), from 1; None if it is not pending or not ready (J2)."""
     if app.state != "pending" or not app.ready:
         return None
     order = state.queue.companies[app.spec.company].users[app.spec.user].by_policy
-    return {"place": order.index(app) + 1, "of": len(order)}
+    return QueuePlace(place=order.index(app) + 1, of=len(order))
 
 
 def _for_executors(state: ClusterState, app: App) -> Wait | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec import to_builtins
+
 from scheduler.model.commands import SubmitApp
 from scheduler.model.events import DriverAllocated, ExecutorAllocated
 from scheduler.model.sender import By
@@ -46,12 +48,13 @@ def plan(state: ClusterState, command: SubmitApp, by: By, at: int) -> dict[str, 
             }
             for event in mine
         ],
-        "waitsFor": None if wait is None else wait.as_json(),
+        "waitsFor": None if wait is None else wait.told(),
         "queue": place_in_queue(state, app),
         "ahead": _ahead(state, command),
     }
     estimate = Estimate(at, at, at) if mine else forecast(state, at, [app.id], spoil=True).get(app.id)
-    return {**told, "estimate": None if estimate is None else estimate._asdict()}
+    found: dict[str, Any] = to_builtins({**told, "estimate": None if estimate is None else estimate._asdict()})
+    return found
 
 
 def _ahead(state: ClusterState, command: SubmitApp) -> list[dict[str, str]]:

@@ -734,10 +734,19 @@ class RoomTarget(Camel, frozen=True, kw_only=True):
     leaving: list[Leaver]
 
 
-class AppStands(Camel, frozen=True, kw_only=True):
-    """How an app stands in one sentence, and its figures (semantics H)."""
+class SlotShown(Verbatim, frozen=True, kw_only=True):
+    """The slot that an app awaits or has (semantics H10): times in ms, 0 = not yet; `units`: of how many executors."""
 
-    text: str
+    date: int
+    began: int
+    units: int
+    until: int
+    granted: int
+
+
+class AmountsDue(Camel, frozen=True, kw_only=True):
+    """What somebody wants, is entitled to and holds (semantics H2)."""
+
     demand_cores: int
     demand_memory: int
     entitled_cores: int
@@ -750,10 +759,25 @@ class AppStands(Camel, frozen=True, kw_only=True):
     lent_memory: int
     below_cores: int
     below_memory: int
+
+
+class AppStands(AmountsDue, frozen=True, kw_only=True):
+    """How an app stands in one sentence, and its figures (semantics H)."""
+
+    text: str
     date: int | None
     ahead: int
     targets: list[RoomTarget]
-    slot: dict[str, Any] | None
+    slot: SlotShown | None
+
+
+class ClaimShares(Verbatim, frozen=True, kw_only=True):
+    """What both companies were granted of their parts, by the rules before the third edition; else empty."""
+
+    claimant_before: str = ""
+    claimant_after: str = ""
+    loser_before: str = ""
+    loser_after: str = ""
 
 
 class Loss(Moment, frozen=True, kw_only=True):
@@ -766,7 +790,7 @@ class Loss(Moment, frozen=True, kw_only=True):
     claimant_company: str
     since: int
     deadline: int | None
-    shares: dict[str, Any]
+    shares: ClaimShares
     why: str | None
 
 
@@ -1213,6 +1237,21 @@ class UserFigures(Waits, frozen=True, kw_only=True):
     granted_core_h: float = field(name="grantedCoreH")
 
 
+class DueAtEnd(AmountsDue, frozen=True, kw_only=True):
+    """How a company, or a user of it, stands where a course of things ends."""
+
+    company: str
+    user: str
+    """Empty for the whole company."""
+
+
+class StandingsAtEnd(Camel, frozen=True, kw_only=True):
+    """How all stand where a course of things ends."""
+
+    companies: list[DueAtEnd]
+    users: list[DueAtEnd]
+
+
 class WorldFigures(Camel, frozen=True, kw_only=True):
     """The figures of a course of things, the time that all took, and how many apps were refused."""
 
@@ -1222,7 +1261,7 @@ class WorldFigures(Camel, frozen=True, kw_only=True):
     cluster: ClusterFigures
     rows: list[PartyFigures]
     series: list[StepMeans] | None = None
-    standing: dict[str, list[dict[str, Any]]] | None = None
+    standing: StandingsAtEnd | None = None
     """Who held above and below an entitlement at the end, where the rules were asked for by edition."""
     users: list[UserFigures]
     makespan_ms: int | None
@@ -1428,6 +1467,18 @@ class Stretch(Camel, frozen=True, kw_only=True):
     to: int
 
 
+class LaneLoss(Camel, frozen=True, kw_only=True):
+    """Why an executor had to leave; of a claim the rule, the claimant, since when it waits, and the shares."""
+
+    reason: str
+    window: str | None = None
+    rule: str | None = None
+    claimant: str | None = None
+    claimant_company: str | None = None
+    since: int | None = None
+    shares: ClaimShares | None = None
+
+
 class Lane(Camel, frozen=True, kw_only=True):
     """An executor or the driver from its grant on; None: not yet."""
 
@@ -1443,8 +1494,7 @@ class Lane(Camel, frozen=True, kw_only=True):
     """When it was told to leave."""
     to: int | None
     end: str | None
-    loss: dict[str, Any] | None
-    """Why it had to leave: the reason, and of a claim the rule, the claimant, since when, and the shares."""
+    loss: LaneLoss | None
 
 
 class TimelineAsk(Moment, frozen=True, kw_only=True):

@@ -183,10 +183,10 @@ def test_a_user_is_passed_over_while_a_limit_is_used_up_and_others_are_not() -> 
     assert admitted(cluster.turn(fixed("a1", 8), fixed("a2"), fixed("b1", user="bob"))) == ["a1", "b1"]
     wait = waits_for(cluster.state, cluster.state.apps["a2"])
     assert wait is not None
-    told = wait.as_json()
-    assert (told["cause"], told["rule"]) == ("beyond-limit", "N2")
-    assert told["text"] == "limit max_cores of user ann in acme: claims 8 of 8, 4 asked"
-    assert told["facts"]["present"] == 8
+    told = wait.told()
+    assert (told.cause, told.rule) == ("beyond-limit", "N2")
+    assert told.text == "limit max_cores of user ann in acme: claims 8 of 8, 4 asked"
+    assert told.facts["present"] == 8
     assert admitted(cluster.ended("a1.0", done=True)) == ["a2"]
 
 
