@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from hashlib import blake2b
@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from fairlog.api.handlers import Handlers
     from fairlog.api.oidc import OpenIdProvider
     from fairlog.api.passes import Pass
-    from fairlog.api.routes import Param, Pool, Route
+    from fairlog.api.routes import Answer, Param, Pool, Route
     from fairlog.api.work import Caller
     from fairlog.page.sessions import PageVisit
     from scheduler.model.commands import Command
@@ -146,6 +146,14 @@ class Door:
         """By company or account: room for its large requests."""
         self._streams: Counter[str] = Counter()
         """By company."""
+        self._of_their_own: dict[Answer, Callable[[Route, Request], Awaitable[Response]]] = {
+            "open": self._open,
+            "sign-in": self._sign_in,
+            "session": self._session,
+            "work": self._work_of,
+            "pass": self._pass,
+        }
+        """What answers routes whose callers are not known as others are."""
         self._of_company: WeakValueDictionary[tuple[Pool, str], CapacityLimiter] = WeakValueDictionary()
 
     def heard(self, record: Record | None) -> None:
@@ -231,20 +239,14 @@ class Door:
             raise Unavailable(STOPS) from None
 
     async def _answer(self, route: Route, request: Request) -> Response:
-        of_their_own = {
-            "open": self._open,
-            "sign-in": self._sign_in,
-            "session": self._session,
-            "work": self._work_of,
-            "pass": self._pass,
-        }
-        if (answer := of_their_own.get(route.answer)) is not None:
+        if (answer := self._of_their_own.get(route.answer)) is not None:
             return await answer(route, request)
         who, driver = await self._admit(route, request)
         values = _values(route.params, request)
         if route.takes is not None or route.answer == "answers":
             send = self._batch if route.takes is None else partial(self._command, route)
-            return await send(request, who, values, driver)
+            async with self._room_for(request, who):
+                return await send(request, who, values, driver)
         if route.answer == "metrics":
             accept = request.headers.get("accept", "")
             text, media = await self.run(who, partial(self.handlers.health.metrics, who, accept), "reads")
@@ -436,12 +438,6 @@ class Door:
         self.rates.charge(session.who.token, company_of(session.who))
         return _json(await self.run(session.who, partial(self.board.session, session.who, session.until), "reads"))
 
-    async def _command(
-        self, route: Route, request: Request, who: By, values: Mapping[str, Any], driver: Pass | None
-    ) -> Response:
-        async with self._room_for(request, who):
-            return await self._sent(route, request, who, values, driver)
-
     @asynccontextmanager
     async def _room_for(self, request: Request, who: By) -> AsyncIterator[None]:
         """Wait until there is room for a request with commands, if it is a large one."""
@@ -452,7 +448,7 @@ class Door:
         async with self._large[company_of(who) or who.account]:
             yield
 
-    async def _sent(
+    async def _command(
         self, route: Route, request: Request, who: By, values: Mapping[str, Any], driver: Pass | None
     ) -> Response:
         body = await _body(request, most=MAX_SUBMISSION)
@@ -474,10 +470,6 @@ class Door:
         return _json({**_receipt(receipt), "receipt": receipt.signed}, {POSITION: str(receipt.seq)})
 
     async def _batch(self, request: Request, who: By, values: Mapping[str, Any], driver: Pass | None) -> Response:
-        async with self._room_for(request, who):
-            return await self._sent_batch(request, who, values, driver)
-
-    async def _sent_batch(self, request: Request, who: By, values: Mapping[str, Any], driver: Pass | None) -> Response:
         body = await _body(request, most=MAX_SUBMISSION)
         try:
             whole = _batch_of(body)
