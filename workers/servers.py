@@ -15,8 +15,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from scheduler.model import errors
-from scheduler.model.errors import CommandRejected, FairlogError, NoMaster, OtherVersion, refusal_of
+from scheduler.model.errors import FairlogError, OtherVersion, stated_error
 from scheduler.model.versions import HEADER, MESSAGES
 from scheduler.service.addresses import UNIX
 from scheduler.service.outage import ApiAway
@@ -146,13 +145,9 @@ def error_of(status: int, content: bytes) -> FairlogError:
         title, detail = str(said["title"]), str(said["detail"])
     except (msgspec.DecodeError, KeyError):
         title, detail = "", f"the server answered {status} without saying why"
-    if title == NoMaster.__name__:
-        return NoMaster(detail)
     if title == UnreadableSecrets.__name__:
         return UnreadableSecrets(detail)
     if title == OtherVersion.__name__:
         return ApiAway(detail)  # another server may have been upgraded, or this one is soon
-    known = getattr(errors, title, None)
-    if isinstance(known, type) and issubclass(known, CommandRejected):
-        return refusal_of(title, detail)
-    return ApiAway(detail) if status in {429, 500, 502, 503, 504} else ServerError(detail)
+    other = ApiAway(detail) if status in {429, 500, 502, 503, 504} else ServerError(detail)
+    return stated_error(title, detail) or other

@@ -21,7 +21,7 @@ from fairlog.api.addresses import TOKEN_VARIABLE, UNIX, URL_VARIABLE, VIEWS
 from fairlog.api.connections import Connections, HttpRequest, Lost, Response
 from fairlog.errors import Refused, Unreachable
 from scheduler.model import errors
-from scheduler.model.errors import CommandRejected, FairlogError, NoMaster, NotAuthenticated, refusal_of
+from scheduler.model.errors import CommandRejected, FairlogError, NotAuthenticated, stated_error
 from scheduler.model.sender import By
 
 if TYPE_CHECKING:
@@ -470,12 +470,8 @@ def error_of(answer: Response) -> FairlogError:
 
 
 def _error(title: str, detail: str) -> FairlogError:
-    known = getattr(errors, title, None)
-    if known is NoMaster:
-        return NoMaster(detail)
-    if isinstance(known, type) and issubclass(known, CommandRejected):
-        return refusal_of(title, detail)
-    return Unreachable(detail) if title in {"NotReady", "Unavailable"} else Refused(title, detail)
+    other = Unreachable(detail) if title in {"NotReady", "Unavailable"} else Refused(title, detail)
+    return stated_error(title, detail) or other
 
 
 def _text(value: object) -> str:

@@ -296,6 +296,14 @@ def refusal_of(name: str, message: str) -> CommandRejected:
     return refusal
 
 
+def stated_error(name: str, message: str) -> FairlogError | None:
+    """The refusal, or the want of a master, that an API server's problem states; None for any other problem."""
+    found = globals().get(name)
+    if found is NoMaster:
+        return NoMaster(message)
+    return refusal_of(name, message) if isinstance(found, type) and issubclass(found, CommandRejected) else None
+
+
 class InternalError(CommandRejected):
     """The command made the master fail; it is in the dead-letter stream for a human to read."""
 
