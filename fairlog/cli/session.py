@@ -344,11 +344,11 @@ class Session:
         """The events of the app that was registered at `seq`, as `fairlog log --json` prints them."""
         if (server := self.server) is None:
             return self.road.events_of(app, seq)
-        return server.follow(f"/v1/apps/{quote(app, safe='')}/events")
+        return server.follow(f"/v1/apps/{quote(app, safe='')}/events", seq - 1)
 
     def plan(self, command: SubmitApp) -> dict[str, Any]:
         """What would become of the submission now (`witness.plan`). Raises: CommandRejected if it would be refused."""
-        return self.road.plan(command) if (server := self.server) is None else server.plan(command)
+        return self.road.plan(command)
 
     def submission(self, seq: int, reason: str) -> SubmitApp | None:
         """The submission that the log has at that position; without its private part if that is withheld."""
@@ -431,6 +431,10 @@ class SessionByApi(Session):
         if self.at is None or self.at.seq is None:
             return super().ask(view, **arguments)
         return self.api.view(view, at=self.at.seq, **arguments)
+
+    def plan(self, command: SubmitApp) -> dict[str, Any]:
+        """As of a `Session`."""
+        return self.api.plan(command)
 
     def whoami(self) -> dict[str, Any]:
         """As of a `Session`."""
