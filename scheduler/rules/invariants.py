@@ -39,11 +39,11 @@ def check_after_turn(state: ClusterState) -> None:
 
 
 def parts_of_gangs(state: ClusterState) -> Iterator[str]:
-    """A sentence for each gang that has a part of its executors or targets, as none has after a turn (G8)."""
+    """A sentence for each gang of which a part is there, may stay or has targets, as none has after a turn (G8)."""
     for app in state.apps.values():
         if app.spec.gang and app.goes_on:
             number, there, targets = app.executor_limit, len(app.executors), len(app.holds)
-            if (app.members and not app.is_whole) or targets not in (0, number):
+            if len(app.members) not in (0, number) or targets not in (0, number):
                 yield f"gang {app.id!r} of {number} has {there} executors, {len(app.members)} stay, {targets} targets"
 
 

@@ -267,7 +267,17 @@ def a_gang_is_granted_what_has_room(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("scheduler.rules.state.cluster.of_whole_gang", lambda *_: None)
 
 
+def one_of_a_gang_leaves_for_a_need(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("scheduler.rules.stage.losses.leaving_with", lambda _, one: [one])
+
+
+def a_window_tells_those_of_a_gang_on_its_workers(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("scheduler.rules.command.windows.with_gang", lambda _, held: [held])
+
+
 def targets_of_a_gang_end_one_by_one(patch: pytest.MonkeyPatch) -> None:
+    """And the log takes an event after a part of a gang, which such ends bring about."""
+    patch.setattr("scheduler.rules.state.cluster.of_whole_gang", lambda *_: None)
     patch.setattr("scheduler.rules.stage.needs._with_gang", lambda _, target: [target])
 
 
@@ -387,7 +397,9 @@ PLANTS: dict[Plant, Found] = {
     targets_lend_their_room_for_any_time: Found("H11"),
     the_others_go_on_without_one_of_their_gang: Found("G8", from_seed=200),
     a_gang_is_granted_what_has_room: Found("G8", from_seed=340),
-    targets_of_a_gang_end_one_by_one: Found("G8", from_seed=390),
+    targets_of_a_gang_end_one_by_one: Found("G8", from_seed=340),
+    one_of_a_gang_leaves_for_a_need: Found("G8", from_seed=890),
+    a_window_tells_those_of_a_gang_on_its_workers: Found("G8", from_seed=365),
     failed_tasks_are_tried_again_at_once: Found(6),
     masters_permit_everything: Found(9, accounts=True),
     unsigned_messages_are_taken: Found(9, from_seed=40, accounts=True),

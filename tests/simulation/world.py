@@ -726,6 +726,8 @@ def _submit_programs(world: World, random: Random) -> None:
             pass
     if about["executor_limit"] and world.with_gangs and not {"driver", "owner_timeout_s"} & {*about}:
         about["gang"] = True
+        if world.windows is not None and random.random() < 0.7:  # on several workers, of which a window may have one
+            about |= {"executor_limit": 2, "executor_cores": 6}
     fails = frozenset(range(3)) if random.random() < 0.2 else frozenset()
     world.natures[name] = Nature(random.choice((500, 3_000, 8_000)), fails)
     company, user = random.choice(COMPANIES), random.choice(("ann", "bob"))

@@ -33,7 +33,7 @@ from scheduler.rules.checks.validate import (
 )
 from scheduler.rules.entities.labels import sought, tried_by, with_course
 from scheduler.rules.entities.workers import window_of
-from scheduler.rules.index.closings import SETTLE_MS, ends_within, kept_out, leaving_ms, untold
+from scheduler.rules.index.closings import SETTLE_MS, ends_within, is_leaving, kept_out, leaving_ms, untold
 
 if TYPE_CHECKING:
     from scheduler.model.events import ClusterConfigured
@@ -129,15 +129,26 @@ def _closing(state: ClusterState, worker: Worker, window: Window, at: int) -> It
         if held is app.driver:
             yield _put_back(app, worker, window)
             continue
-        deadline = max(at, window.begin - leaving_ms(state.settings, app))
-        yield ExecutorRevoked(
-            app=app.id,
-            executor=held.id,
-            worker=worker.id,
-            reason="reclaimed",
-            deadline=min(deadline, held.deadline) if held.firm else deadline,
-            window=window.id,
-        )
+        for each in with_gang(app, held):
+            if not is_leaving(state.settings, window, each, app, at):
+                yield _told(state, window, each, app, at)
+
+
+def with_gang(app: App, held: Allocation) -> list[Allocation]:
+    """The executors that a window tells, or lets stay, together with that one: of a gang all (semantics G8)."""
+    return list(app.executors.values()) if app.spec.gang else [held]
+
+
+def _told(state: ClusterState, window: Window, held: Allocation, app: App, at: int) -> ExecutorRevoked:
+    deadline = max(at, window.begin - leaving_ms(state.settings, app))
+    return ExecutorRevoked(
+        app=app.id,
+        executor=held.id,
+        worker=held.worker,
+        reason="reclaimed",
+        deadline=min(deadline, held.deadline) if held.firm else deadline,
+        window=window.id,
+    )
 
 
 def _put_back(app: App, worker: Worker, window: Window) -> Event:
@@ -167,11 +178,11 @@ def _ended(state: ClusterState, window: Window, at: int) -> Iterator[Event]:
         if worker.window == window.id:
             yield _changed(worker, "alive", window.id, "")
     for worker in workers:
-        for held in worker.executors.values():
-            told = held.revoked == "window" and held.deadline > at
+        for held in list(worker.executors.values()):
             app = state.apps[held.app]
-            if told and not held.moved and not app.over and (app.is_whole or not app.spec.gang):
-                yield RevocationWithdrawn(app=held.app, executor=held.id, worker=worker.id)
+            for each in with_gang(app, held) if app.is_whole or not app.spec.gang else ():
+                if each.revoked == "window" and each.deadline > at and not each.moved and not app.over:
+                    yield RevocationWithdrawn(app=each.app, executor=each.id, worker=each.worker)
 
 
 def decided(state: ClusterState, command: AddWindow | RemoveWindow, at: int) -> list[Event]:

@@ -570,7 +570,8 @@ def _executor_revoked(state: Facts, event: events.ExecutorRevoked) -> Broken:
 def _leaves_before_window(state: Facts, event: events.ExecutorRevoked) -> Broken:
     """An executor that leaves before a window begins, maybe sooner than it was told to before (semantics W14)."""
     window, held, app = state.windows.get(event.window), state.executors[event.executor], state.apps[event.app]
-    if window is None or event.worker not in window.names or not window.concerns(app.spec.company):
+    there = [one.worker for one in app.executors.values()] if app.spec.gang else [event.worker]  # a gang leaves as one
+    if window is None or window.names.isdisjoint(there) or not window.concerns(app.spec.company):
         return "W14", f"window {event.window!r} does not concern executor {event.executor!r}"
     if event.deadline is None or event.hold:
         return "W14", f"executor {event.executor!r} is not told by when it leaves before window {event.window!r}"

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from scheduler.model.commands import (
     AddDepartment,
+    AddWindow,
     ChangeDepartment,
     Command,
     ConfigureCluster,
@@ -20,6 +21,7 @@ from scheduler.model.commands import (
     LoseWorker,
     MoveCompany,
     RegisterCompany,
+    RemoveWindow,
     RequeueApp,
     ScaleApp,
     StartedExecutor,
@@ -43,7 +45,7 @@ from scheduler.rules.command.programs import check_programs
 from scheduler.rules.state.cluster import ClusterState
 from scheduler.rules.view.assignments import FIRST_PORT, PORTS, all_grants, changed_grants
 from scheduler.rules.view.views import app as view_of
-from tests.property.given import Cluster, Logged, submission, worker
+from tests.property.given import Cluster, Logged, decides_nothing_more, submission, worker
 from tests.property.test_gangs import gang
 from tests.unit.recorded import facts
 from witness.audit.audit import audit
@@ -145,6 +147,34 @@ def test_who_is_told_stays_as_a_whole_once_nobody_needs_it() -> None:
     events = made.turn(KillApp(app="g2"))
     assert len(of(events, RevocationWithdrawn)) == 4
     assert made.state.apps["g1"].is_whole
+
+
+def test_a_window_in_the_way_of_one_tells_all_the_same_date() -> None:
+    made = cluster(8, 8, 8)
+    made.turn(replace(gang("g", 2, company="b", cores=8), grace_s=20))
+    begin = made.state.at + 600_000
+    made.turn(AddWindow(window="x", workers=("w1",), begin=begin, end=begin + 60_000, notice_s=60))
+    leave = of(made.turn(after_s=545), ExecutorRevoked)
+    assert {(each.executor, each.worker, each.window) for each in leave} == {("g.0", "w2", "x"), ("g.1", "w1", "x")}
+    assert {each.deadline for each in leave} == {begin - 25_000}  # each has the grace of its app, and 5 s
+    decides_nothing_more(made.state)
+    assert of(made.turn(after_s=1), ExecutorRevoked) == []
+    stay = of(made.turn(RemoveWindow(window="x")), RevocationWithdrawn)
+    assert {each.executor for each in stay} == {"g.0", "g.1"}
+    made.check_replay()
+    assert audit(facts(made)) == []
+
+
+def test_a_gang_that_a_window_told_does_not_stay_without_one_of_it() -> None:
+    made = cluster(8, 8, 8)
+    made.turn(gang("g", 2, company="b", cores=8))
+    begin = made.state.at + 600_000
+    made.turn(AddWindow(window="x", workers=("w1",), begin=begin, end=begin + 60_000, notice_s=60))
+    assert told(made.turn(after_s=545)) == {"g.0", "g.1"}
+    made.turn(EndedExecutor(executor="g.1", reason="killed"))
+    assert of(made.turn(RemoveWindow(window="x")), RevocationWithdrawn) == []
+    made.turn(EndedExecutor(executor="g.0", reason="killed"))
+    assert made.state.apps["g"].is_whole
 
 
 def test_who_has_lost_one_already_does_not_stay() -> None:
