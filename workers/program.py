@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from workers.cell import Cell
     from workers.door import ExecutorDoor
 
+_NOT_STARTED = (126, 127)
+"""The exit codes that shells have for a command which cannot be run, or does not exist."""
+_AT_ONCE_S = 10.0
+"""A program that ends with one of these sooner than so long after it began could not be started."""
 _log = structlog.get_logger()
 
 
@@ -57,6 +61,7 @@ class Program:
         self._stop = False
         self._told: Leaving | None = None
         self._next_check_s = 0.0
+        self._began_s = 0.0
         self._unfit = ""
         """Why the worker can start nothing."""
         self._tail = b""
@@ -89,6 +94,7 @@ class Program:
         return self._note(ended)
 
     def _begin(self) -> None:
+        self._began_s = time.monotonic()
         starter = starter_of(self._spec, self._grant, self._cell, self._door)
         for started in starter.start(TaskBegun(self._number, 1)):
             self._group.add(started)
@@ -127,10 +133,11 @@ class Program:
             self._keep(last)
         if ended is None:
             return ExitNote(app=grant.app, reason="killed", exit_code=STOPPED, unfit=self._unfit, used=used)
-        if ended.outcome == "unstartable" and grant.program:
-            return ExitNote(
-                app=grant.app, reason="failed", exit_code=ended.exit_code, unstartable=ended.message, used=used
-            )
+        why = ended.message if ended.outcome == "unstartable" else ""
+        if grant.port:  # it is one of a gang
+            why = why or why_not_started(ended, time.monotonic() - self._began_s, self._spec.worker)
+        if why and grant.program:
+            return ExitNote(app=grant.app, reason="failed", exit_code=ended.exit_code, unstartable=why, used=used)
         well = ended.outcome == "succeeded"
         return ExitNote(
             app=grant.app,
@@ -152,6 +159,17 @@ class Program:
 
     def _on_term(self) -> None:
         self._stop = True
+
+
+def why_not_started(ended: Completion, ran_s: float, worker: str) -> str:
+    """Why a program could not be started on the worker, if it says so at once and as shells do; else "" (G8, W9)."""
+    said = f"its program ended with exit code {ended.exit_code}"
+    if ended.exit_code not in _NOT_STARTED or ran_s >= _AT_ONCE_S or ended.message != said:
+        return ""
+    return (
+        f"its program ended with exit code {ended.exit_code} on worker {worker}, as shells do where a command does not "
+        "exist or cannot be run; its output says which"
+    )
 
 
 def run_program(spec: ExecutorSpec, lock: int) -> int:

@@ -44,6 +44,10 @@ _OF_TASKS = (
     "used <number> MiB, above the <number> MiB granted",
     "the tasks of <role> <executor> used <number> MiB; <number> MiB are granted",
     "its command cannot be started",
+    (
+        "its program ended with exit code <code> on worker <worker>, as shells do where a command does not exist or "
+        "cannot be run; its output says which"
+    ),
     "command <quoted> does not exist on worker <worker>",
     "command <quoted> cannot be run on worker <worker>: <why>",
     "directory <quoted> does not exist or is not accessible on worker <worker>",

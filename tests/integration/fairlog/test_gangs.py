@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -164,6 +165,21 @@ def gang_of_mpi(shell: Shell) -> tuple[str, Path]:
     who = ("--company", "acme", "--user", "ann", "--env", f"PATH={tools}:{os.environ['PATH']}")
     size = ("--executors", "2", "--executor-cores", "2")
     return shell.ok("mpirun", *who, *size, "--", sys.executable, str(script), str(folder)).split()[0], folder
+
+
+def test_mpirun_fails_at_once_where_there_is_none(shell: Shell) -> None:
+    tools = shell.home / "python-alone"
+    tools.mkdir()
+    (tools / "python3").symlink_to(sys.executable)
+    who = ("--company", "acme", "--user", "ann", "--env", f"PATH={tools}")
+    ended = shell.run("mpirun", *who, "--executors", "2", "--executor-cores", "2", "--wait", "--", "true")
+    assert ended.code == 127, ended
+    app = ended.out.split()[0]
+    failed = [each for each in events(shell, app, "ExecutorRemoved") if each["data"]["reason"] == "failed"]
+    assert len(failed) == 1, "it is tried once"
+    reason = json.loads(shell.ok("app", app, "--json"))["detail"]
+    assert re.match(r"its program ended with exit code 127 on worker worker-[12], as shells do where", reason)
+    assert "mpirun cannot be run on this worker" in shell.ok("logs", app, "--executor", "0")
 
 
 @pytest.mark.slow

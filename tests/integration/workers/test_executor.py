@@ -142,6 +142,19 @@ def test_what_the_disk_does_not_take_is_told_in_the_output_and_to_the_cluster(ri
 
 
 @ONE_STORE
+@pytest.mark.parametrize(("code", "port"), [(127, 20_000), (1, 20_000), (127, 0)])
+def test_a_program_of_a_gang_can_say_that_it_could_not_be_started(rig: Rig, code: int, port: int) -> None:
+    """One without a port is no program of a gang."""
+    note = rig.run(rig.grant(shell(f"exit {code}")).model_copy(update={"program": True, "port": port}))
+    said = f"its program ended with exit code {code}"
+    assert (note.reason, note.exit_code) == ("failed", code)
+    if (code, port) == (127, 20_000):
+        assert note.unstartable.startswith(f"{said} on worker {WORKER}, as shells do where a command does not exist")
+    else:
+        assert (note.unstartable, note.detail) == ("", said)
+
+
+@ONE_STORE
 def test_a_task_sees_the_submitters_variables_and_its_executors_size(rig: Rig) -> None:
     names = ("SECRET", "FAIRLOG_APP_ID", "FAIRLOG_EXECUTOR_ID", "FAIRLOG_CORES", "FAIRLOG_MEMORY_MB")
     grant = rig.grant(shell("; ".join(f"echo ${name}" for name in names)), memory_mb=768)

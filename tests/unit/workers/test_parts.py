@@ -22,7 +22,7 @@ import pytest
 from scheduler.model.errors import FairlogError
 from scheduler.model.grants import Grant
 from scheduler.service.folders import is_personal
-from scheduler.store.task_queue import TaskBegun
+from scheduler.store.task_queue import Completion, TaskBegun
 from tests.waiting import wait_until
 from workers import task_init, tasks
 from workers.agent import _kill_tasks
@@ -41,6 +41,7 @@ from workers.processes import (
     resident_mb,
     started_s,
 )
+from workers.program import why_not_started
 from workers.rundir import ExitNote, Holder, RunDir
 from workers.sandbox import CellSettings
 from workers.supervisor import REFUSED
@@ -427,3 +428,20 @@ def test_no_folder_of_another_user_or_a_service_is_an_apps_where_root_would_writ
     for uid, personal in ((0, [True, True, False, True, False]), (1001, [False] * 5)):
         monkeypatch.setattr(os, "geteuid", lambda uid=uid: uid)
         assert [is_personal(Path(name)) for name in names] == personal
+
+
+@pytest.mark.parametrize(
+    ("code", "ran_s", "message", "starts"),
+    [
+        (127, 0.1, "", False),
+        (126, 9.9, "", False),
+        (127, 10.0, "", True),
+        (1, 0.1, "", True),
+        (126, 0.1, "worker w can start nothing at present", True),
+    ],
+)
+def test_a_program_could_not_be_started_that_ends_at_once_as_shells_do(
+    code: int, ran_s: float, message: str, *, starts: bool
+) -> None:
+    ended = Completion(0, "failed", code, message or f"its program ended with exit code {code}")
+    assert (why_not_started(ended, ran_s, "w") == "") == starts
