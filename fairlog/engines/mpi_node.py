@@ -114,7 +114,7 @@ def _lead(ranks: int, words: Sequence[str]) -> int:
                 signal.signal(number, lambda number, _: process.send_signal(number))
             code = process.wait()
         code = code if code >= 0 else 128 - code
-        others.dismiss(code)
+        others.dismiss(code, len(on) - 1)
     return code
 
 
@@ -212,6 +212,7 @@ class _Others:
     def _welcome(self, tls: ssl.SSLContext, connection: socket.socket) -> None:
         with suppress(OSError, ValueError, KeyError):
             line, about = self._greet(tls, connection)
+            line.say(heard=True)
             if "command" in about:
                 line.say(code=self._run(about["rank"], about["command"]))
                 return
@@ -230,9 +231,11 @@ class _Others:
             return int(line.hear().get("code", _LOST))
         return _LOST
 
-    def dismiss(self, code: int) -> None:
-        """Tell the others how mpirun ended. If it ended well, return once they are gone."""
+    def dismiss(self, code: int, number: int) -> None:
+        """Tell the others, so many, how mpirun ended. If it ended well, return once all have come and are gone."""
         with self._news:
+            while code == 0 and len(self._lines) < number:
+                self._news.wait()
             lines = [*self._lines.values()]
         for line in lines:
             with suppress(OSError, ValueError):
@@ -245,8 +248,7 @@ def _follow(rank: int) -> int:
     """Run what mpirun wants on this host, until it has ended well."""
     for number in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)  # mpirun passes them on to every rank
-    line = _Dialogue(_reach())
-    line.say(rank=rank)
+    line = _call(rank=rank)
     code = -1
     while told := line.hear():
         if "end" in told:
@@ -294,12 +296,22 @@ def _reach() -> socket.socket:
             return connection
 
 
+def _call(**about: object) -> _Dialogue:
+    """A connection on which the executor of rank 0 has heard this; one that is closed before is made again."""
+    while True:
+        line = _Dialogue(_reach())
+        with suppress(OSError, ValueError):
+            line.say(**about)
+            if "heard" in line.hear():
+                return line
+        time.sleep(_AGAIN_S)
+
+
 def _agent(words: Sequence[str]) -> int:
     """As ssh: options, a host, and words that together are a command of its shell. Returns the command's exit code."""
     at = next(at for at, word in enumerate(words) if word.startswith(_NAME))
     rank, command = int(words[at].removeprefix(_NAME)), " ".join(words[at + 1 :])
     if rank == 0:
         return _run(command)
-    line = _Dialogue(_reach())
-    line.say(rank=rank, command=command)
+    line = _call(rank=rank, command=command)
     return int(line.hear().get("code", _LOST))

@@ -109,8 +109,7 @@ def run_there(codes: list[int]) -> None:
 
 def rank_1() -> None:
     """Run the one command that rank 0 wants run here."""
-    line = mpi_node._Dialogue(mpi_node._reach())
-    line.say(rank=1)
+    line = mpi_node._call(rank=1)
     line.say(code=mpi_node._run(line.hear()["run"]))
 
 
@@ -164,4 +163,38 @@ def test_connections_beyond_those_that_may_be_silent_are_closed(monkeypatch: pyt
         run_there(codes)
         served.join(HOPELESS_S)
         assert codes == [7]
+        server.shutdown(socket.SHUT_RDWR)  # whoever waits for a connection goes on
+
+
+def test_who_was_not_heard_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    greet, dropped = mpi_node._Others._greet, list[dict[str, Any]]()
+
+    def forgetful(others: mpi_node._Others, *about: Any) -> Any:
+        line, said = greet(others, *about)
+        if len(dropped) < 2:
+            dropped.append(said)
+            line._file.close()
+            raise OSError(errno.ECONNRESET, "dropped")
+        return line, said
+
+    monkeypatch.setattr(mpi_node._Others, "_greet", forgetful)
+    with rank_0(monkeypatch, number=4) as server:
+        assert codes_of(server) == [7]
+    assert len(dropped) == 2
+
+
+def test_rank_0_ends_well_once_all_others_have_come_and_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    with rank_0(monkeypatch, number=1 << 20) as server:
+        others = mpi_node._Others()
+        threading.Thread(target=others.serve, args=(server,), daemon=True).start()
+        dismissing = threading.Thread(target=others.dismiss, args=(0, 2), daemon=True)
+        dismissing.start()
+        lines = [mpi_node._call(rank=rank) for rank in (1, 2)]
+        assert dismissing.is_alive(), "it waits for who is there"
+        assert [line.hear() for line in lines[:1]] == [{"end": 0}]
+        lines[0]._file.close()
+        assert lines[1].hear() == {"end": 0}
+        lines[1]._file.close()
+        dismissing.join(HOPELESS_S)
+        assert not dismissing.is_alive()
         server.shutdown(socket.SHUT_RDWR)  # whoever waits for a connection goes on
