@@ -12,6 +12,7 @@ import shlex
 import time
 from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
@@ -332,8 +333,16 @@ def _id(app: Named) -> str:
     return str(app) if isinstance(app, str | int) else app.app
 
 
+_EXECUTORS = ("executors", "max_executors", "num_executors")
+"""What the number of executors is called elsewhere."""
+
+
 def _fields(command: str | Sequence[str], fields: Mapping[str, Any], env: Mapping[str, str]) -> dict[str, Any]:
-    """The fields of a submission: a new id, the present folder, one task unless there is a driver."""
+    """The fields of a submission: a new id, the present folder, one task unless there is a driver.
+
+    Raises: InvalidCommand for a name that is no field, and for a gang whose executors run no program.
+    """
+    _check_fields(fields)
     words = tuple(shlex.split(command)) if isinstance(command, str) else tuple(command)
     asked = {"app": f"app-{uuid4().hex[:12]}", "env": tuple(sorted(env)), **fields}
     if SCRIPT in env:
@@ -354,6 +363,20 @@ def _fields(command: str | Sequence[str], fields: Mapping[str, Any], env: Mappin
     if words:
         asked.setdefault("name", Path(words[0]).name)
     return {**asked, "command": words}
+
+
+def _check_fields(fields: Mapping[str, Any]) -> None:
+    """Raises: InvalidCommand for a name that is no field, and for a gang whose executors run no program."""
+    known = SubmitApp.__struct_fields__
+    for name in fields:
+        if name not in known:
+            near = ["executor_limit"] if name in _EXECUTORS else get_close_matches(name, known, 1)
+            hint = f"give {near[0]}" if near else "help(fairlog.SubmitApp) lists the fields"
+            raise InvalidCommand(f"an app has no field {name!r}; {hint}")
+    if fields.get("gang") and not fields.get("executor_program"):
+        raise InvalidCommand(
+            "a gang is executors that run a program; give executor_program=True, and executor_limit=N for how many"
+        )
 
 
 def _values(env: Mapping[str, str] | None, script: str | bytes | None) -> dict[str, str]:

@@ -193,8 +193,17 @@ def test_a_gang_is_submitted_by_either_client() -> None:
     about: dict[str, Any] = {"company": "acme", "user": "ann", "executor_program": True, "executor_cores": 1}
     words = ["sh", "-c", 'test "$FAIRLOG_WORLD" = 2']
     with Client() as client:
-        with pytest.raises(InvalidCommand, match="a gang is executors that run a program; add --executor-program"):
+        with pytest.raises(
+            InvalidCommand, match=r"^a gang is executors that run a program; give executor_program=True"
+        ):
             client.submit(words, company="acme", user="ann", gang=True)
+        for wrong, why in (
+            ({"executors": 2}, "^an app has no field 'executors'; give executor_limit$"),
+            ({"executor_core": 2}, "^an app has no field 'executor_core'; give executor_cores$"),
+            ({"colour": "red"}, r"^an app has no field 'colour'; help\(fairlog.SubmitApp\) lists the fields$"),
+        ):
+            with pytest.raises(InvalidCommand, match=why):
+                client.submit(words, gang=True, **{**about, **wrong})
         app = client.submit(words, gang=True, executor_limit=2, **about)
         assert (client.wait(app).state, client.wait(app).gang) == ("finished", True)
 
