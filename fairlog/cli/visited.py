@@ -15,12 +15,15 @@ import click
 
 from fairlog.cli import render
 from fairlog.cli.printed import leave_stdout
+from scheduler.model.errors import TooManyVisits
 from scheduler.model.text import printable
 from scheduler.store.visits import CHUNK_BYTES, Call, Reply, VisitCommand
 
 if TYPE_CHECKING:
     from fairlog.cli.session import Session
 
+HELD_S = 600
+"""How long a task holds a place for a command that has not begun."""
 PAUSE_S = (0.02, 0.3)
 """The shortest and the longest pause between two questions for output."""
 INTERRUPTED = 130
@@ -64,12 +67,12 @@ def carry(call: Callable[[Call], Reply], *, terminal: bool, stdin: bool | None) 
 HOLDER = r"""
 d=${FAIRLOG_SCRATCH:-/tmp} n=0
 trap 'exit 143' TERM; trap 'exit 130' INT
-until [ -s "$d/.visit" ]; do n=$((n + 1)); [ $n -lt 1200 ] || exit 1; sleep 0.1; done
+until [ -s "$d/.visit" ]; do n=$((n + 1)); [ $n -lt MOST ] || exit 1; sleep 0.1; done
 while kill -0 "$(cat "$d/.visit")" 2>/dev/null; do sleep 0.1; done
 [ -s "$d/.visited" ] || exit 129
 exit "$(cat "$d/.visited")"
-"""
-"""A shell's script that a task runs for `fairlog run --stdin`: it waits for the command beside it, for two minutes at
+""".replace("MOST", str(10 * HELD_S))
+"""A shell's script that a task runs for `fairlog run --stdin`: it waits for the command beside it, for ten minutes at
 most until that begins, and ends with its exit code; as if by SIGHUP if it was given up."""
 VISITOR = r"""
 d=${FAIRLOG_SCRATCH:-/tmp}
@@ -93,8 +96,27 @@ def visit_new(session: Session, app: str, command: Sequence[str], *, terminal: b
             return 1
         look()
         time.sleep(PAUSE_S[1])
-    call = session.visit(app, wanted(("sh", "-c", VISITOR, "fairlog", *command), "", terminal=terminal))
-    return carry(call, terminal=terminal, stdin=True)
+    return carry(_begun(session, app, command, terminal=terminal), terminal=terminal, stdin=True)
+
+
+def _begun(session: Session, app: str, command: Sequence[str], *, terminal: bool) -> Callable[[Call], Reply]:
+    """Begin the command; where the company has as many as it may, once another one has ended.
+
+    Raises: TooManyVisits if none does for as long as the task holds the place.
+    """
+    due_s = time.monotonic() + HELD_S
+    asked = wanted(("sh", "-c", VISITOR, "fairlog", *command), "", terminal=terminal)
+    told = False
+    while True:
+        try:
+            return session.visit(app, asked)
+        except TooManyVisits as error:
+            if time.monotonic() >= due_s:
+                raise
+            if not told:
+                render.say(f"note: {error}; waiting for that")
+            told = True
+            time.sleep(1)
 
 
 def _carry(call: Callable[[Call], Reply], *, terminal: bool, given: int | None) -> int:

@@ -20,6 +20,10 @@ class InvalidCommand(CommandRejected):
     """A value of the command is not allowed."""
 
 
+class TooManyVisits(InvalidCommand):
+    """A company's accounts have as many commands beside tasks (`fairlog exec`) as they may have at once."""
+
+
 class InvalidSetting(CommandRejected):
     """A setting is unknown or its value is not allowed (semantics, Settings)."""
 

@@ -4,7 +4,7 @@ A visit is a record in the store, with a list of chunks each way. Either end sen
 first one, and says how many of the other's it has, so a call can be repeated. A visit is over once its visitor has not
 called for `GONE_S`.
 
-Visits hold little of the store's memory: a company has at most `MOST_VISITS`, and of each at most `MOST_WAITING` chunks
+Visits hold little of the store's memory: a company has at most `MOST_VISITS`, and of each at most `MOST_CHUNKS` chunks
 wait each way. Whoever sends more although it was told `full` loses them.
 """
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from scheduler.model.errors import InvalidCommand
+from scheduler.model.errors import InvalidCommand, TooManyVisits
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -29,11 +29,12 @@ ATTENDED_S = 45
 """An executor that has not called for so long does not attend any more."""
 CHUNK_BYTES = 32_768
 MOST_CHUNKS = 64
-"""How many chunks one way wait before the sender is told to wait; also the most in a call and in an answer."""
+"""The most chunks in a call and in an answer, and those that wait one way."""
+MANY_CHUNKS = MOST_CHUNKS // 4
+"""How many chunks one way wait before the sender is told to wait."""
 REPORT_BYTES = 180_000
 """The most bytes of chunks in a report: an API server takes a request of 256 KiB, where they are in base64."""
-MOST_WAITING = 2 * MOST_CHUNKS
-MOST_VISITS = 16
+MOST_VISITS = 32
 _COUNT = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 _SIZE = Annotated[int, msgspec.Meta(ge=0, le=10_000)]
 _CHUNK = Annotated[bytes, msgspec.Meta(max_length=CHUNK_BYTES + 1)]
@@ -148,7 +149,7 @@ end
 redis.call('HSET', KEYS[1], sent, number, taken, base)
 local said = redis.call('HMGET', KEYS[1], 'exit', 'error', 'ended', 'rows', 'columns')
 return {redis.call('LRANGE', KEYS[3], 0, -1), waiting, said}
-""".replace("MOST", str(MOST_WAITING))
+""".replace("MOST", str(MOST_CHUNKS))
 """KEYS: the record, the list to send by, the list to take from. ARGV: a field of the record and what it must hold, the
 fields with the numbers of chunks sent and taken, the number of the first chunk, how many were taken, the chunks.
 -> the chunks to take, how many wait the other way, and what else the two ends have said, as of the same moment: whoever
@@ -165,7 +166,7 @@ class Visits:
     def begin(self, wanted: VisitCommand, worker: str, executor: str, account: str) -> str:
         """Ask the executor to run the command for the account. Returns the visit's id.
 
-        Raises: InvalidCommand if accounts of its company have `MOST_VISITS` already.
+        Raises: TooManyVisits if accounts of its company have `MOST_VISITS` already.
         """
         owner = account.partition("/")[0]
         visitors = self._keys.visitors(owner)
@@ -175,9 +176,7 @@ class Visits:
             there.exists(self._keys.visit(each.decode()))
         over = [each for each, lasts in zip(known, there.execute(), strict=True) if not lasts]
         if len(known) - len(over) >= MOST_VISITS:
-            raise InvalidCommand(
-                f"{owner} runs {MOST_VISITS} commands by `fairlog exec` already; end one of them first"
-            )
+            raise TooManyVisits(f"{owner} runs {MOST_VISITS} commands by `fairlog exec` already; end one of them first")
         visit = os.urandom(16).hex()
         about: dict[Any, Any] = {"executor": executor, "account": account, "wanted": msgspec.json.encode(wanted)}
         record, asked = self._keys.visit(visit), self._keys.visited
@@ -223,7 +222,7 @@ class Visits:
             chunks[:MOST_CHUNKS],
             int(ended) if ended is not None and last else None,
             (error or b"").decode() if last else "",
-            waiting >= MOST_CHUNKS,
+            waiting >= MANY_CHUNKS,
         )
 
     def take(self, worker: str, executor: str) -> list[Visit]:
@@ -270,5 +269,5 @@ class Visits:
             ended=last and bool(int(ended or 0)),
             rows=int(rows or 0),
             columns=int(columns or 0),
-            full=waiting >= MOST_CHUNKS,
+            full=waiting >= MANY_CHUNKS,
         )

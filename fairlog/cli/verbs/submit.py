@@ -656,8 +656,8 @@ def run(
     """Submit an app, print its output as it is written, and exit with its code.
 
     While the app waits, stderr says for what, and by which rule. Where a task writes faster than it can be shown,
-    stderr says how much is missing. SIGINT, SIGTERM and SIGHUP kill the app; a second one
-    ends the waiting for its end. Of several tasks, the exit code is the largest.
+    stderr says how much is missing; with --stdin nothing is. SIGINT, SIGTERM and SIGHUP kill the app; a second one ends
+    the waiting for its end. Of several tasks, the exit code is the largest.
     """
     from fairlog.cli.streams import Printer, follow_output  # noqa: PLC0415 (likewise)
     from fairlog.cli.waiting import Reasons  # noqa: PLC0415 (likewise)

@@ -31,7 +31,8 @@ _MOST_BYTES = 1 << 30
 _OF_THE_APP = ("FAIRLOG_MAILBOX", "FAIRLOG_MAILBOX_TOKEN")
 """What runs in a job finds an API by, and a pass for its own app, where it finds no other."""
 _INSIDE = (
-    "; what runs in a job asks for others and submits them with a token of its user: submit with --export "
+    "; what runs in a job asks for others and submits them with a token of its user: set FAIRLOG_API to the API's "
+    "https:// or http:// URL and FAIRLOG_TOKEN to a token (`fairlog token new`), and submit with --export "
     "ALL,FAIRLOG_API,FAIRLOG_TOKEN"
 )
 """What to type where the pass does not permit what a command of Slurm asks for."""
@@ -116,7 +117,7 @@ class ApiRoad:
             try:
                 status, said = self._exchange(self.urls[tried % len(self.urls)], method, path, body, more)
             except (OSError, ValueError) as error:
-                status, why = 503, f"no API server answers: {error}"
+                status, why = 503, f"no API server answers at {self.urls[tried % len(self.urls)]}: {error}"
             else:
                 if status < 400:
                     return said

@@ -7,7 +7,8 @@ import signal
 import subprocess
 import sys
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import IO, Any
 
 from fairlog.compat.slurm import sbatch, times
@@ -16,6 +17,10 @@ from fairlog.compat.slurm.sbatch import SbatchOptions
 from fairlog.compat.slurm.tables import SRUN, VARIABLES
 from fairlog.compat.slurm.words import SlurmError, listed_in_quotes, read, read_variables, without_effect
 
+_IS_JOB = "SLURM_STEP_IS_JOB"
+"""Variable of a step that is a job of its own: the job has its limit of time."""
+KILL_WAIT_S = 30
+"""As Slurm's KillWait: so long after its SIGTERM a process is killed."""
 _PASSED_ON = (
     signal.SIGHUP,
     signal.SIGINT,
@@ -39,6 +44,8 @@ def run(words: list[str]) -> int:
     asked = SbatchOptions(given)
     if not command:
         raise SlurmError("No command given to execute.")
+    if ":" in command[:-1]:
+        raise SlurmError("a step runs one program; start each of those between the `:` with an srun of its own")
     if (named := asked.get("jobid")) not in (None, job):
         raise SlurmError(
             f"job {str(named)[:40]} cannot be entered; `fairlog exec ID -- CMD` runs a command beside its tasks"
@@ -84,7 +91,10 @@ def _outside(asked: SbatchOptions, options: list[str], command: list[str]) -> in
         words += ["--task-resource", f"{kind}={number}"]
     for name, value in sbatch.told(asked, about, tasks, per_task).items():
         words += ["--env", f"{name}={value}"]
-    words += ["--tty"] if "pty" in asked else ["--stdin"] * _is_given_input(asked)
+    words += ["--env", f"{_IS_JOB}=1"]
+    words += ["--tty"] if "pty" in asked else ["--stdin"]
+    if not _is_given_input(asked) and "pty" not in asked:
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     inner = [os.path.abspath(sys.argv[0]), *(word for word in options if word != "--pty"), *command]  # noqa: PTH100 (likewise)
     words += ["--export", "ALL", "--", batch.shell(), "-c", f'{batch.VARIABLES}exec "$@"', "srun", *inner]
     sys.stdout.flush()
@@ -111,6 +121,14 @@ class SrunStep:
     def __init__(self, asked: SbatchOptions, command: list[str]) -> None:
         self.asked, self.command = asked, command
         self.tasks = asked.number("ntasks", int(os.environ.get("SLURM_NTASKS") or 1))
+        most = max(int(os.environ.get(name) or 1) for name in ("SLURM_NTASKS", "SLURM_CPUS_ON_NODE"))
+        if self.tasks > most and "overcommit" not in asked:
+            raise SlurmError(
+                f"Unable to create step for job {os.environ['SLURM_JOB_ID']}: More processors requested than permitted"
+                f" ({self.tasks} of {most}; --overcommit starts them nevertheless)"
+            )
+        limited = os.environ.pop(_IS_JOB, "") == ""
+        self.limit_s = times.read_limit(asked.get("time") or "infinite") if limited else None
         self.number = _next_number()
         self.processes: list[subprocess.Popen[bytes]] = []
         self._lock = threading.Lock()
@@ -125,7 +143,8 @@ class SrunStep:
             for rank in range(self.tasks):
                 threads += self._start(rank)
             self._feed()
-            codes = self._wait()
+            with self._limited():
+                codes = self._wait()
             for thread in threads:
                 thread.join()
         finally:
@@ -137,6 +156,30 @@ class SrunStep:
         for process in self.processes:
             if process.returncode is None:
                 process.send_signal(number)
+
+    @contextmanager
+    def _limited(self) -> Iterator[None]:
+        """End the processes once the step has run as long as it may: by SIGTERM, after a grace by SIGKILL."""
+        if self.limit_s is None:
+            yield
+            return
+        clocks = [
+            threading.Timer(self.limit_s, self._expire),
+            threading.Timer(self.limit_s + KILL_WAIT_S, self._pass_on, (signal.SIGKILL, None)),
+        ]
+        for clock in clocks:
+            clock.daemon = True
+            clock.start()
+        try:
+            yield
+        finally:
+            for clock in clocks:
+                clock.cancel()
+
+    def _expire(self) -> None:
+        job = os.environ["SLURM_JOB_ID"]
+        sbatch.say(f"srun: error: *** STEP {job}.{self.number} CANCELLED DUE TO TIME LIMIT ***")
+        self._pass_on(signal.SIGTERM, None)
 
     def _mark(self) -> str:
         """The file that tells the job's first process of this one, which is to get signals; "" if there is no place."""

@@ -256,7 +256,9 @@ SACCT: Table = (
 )
 
 SRUN: Table = (
-    *_JOB,
+    *(each for each in _JOB if each.name != "time"),
+    Option("-O --overcommit", "", ACTS, "in a job, more processes than it has cores"),
+    Option("-t --time", "TIME", ACTS, "the longest time that the job runs; in a job, that its step does"),
     Option("-I --immediate", "[SECONDS]", IDLE, "the job waits for its turn"),
     Option("--comment", "TEXT", IDLE, "comments are not kept"),
     Option("-d --dependency", "LIST", LEFT, "give it to sbatch"),
@@ -309,7 +311,7 @@ SRUN: Table = (
     Option("-C --constraint", "LIST", IDLE, "a step runs where its job does; sbatch regards it"),
     Option("--mail-type", "TYPES", IDLE, "who waits for the end sees it"),
     Option("--mail-user", "ADDRESS", IDLE, "who waits for the end sees it"),
-    *_PLACED,
+    *(each for each in _PLACED if each.name != "overcommit"),
     *_HELP,
 )
 

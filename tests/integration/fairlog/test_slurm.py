@@ -484,7 +484,7 @@ def test_a_job_sees_itself_by_its_pass_and_no_other(slurm: Slurm) -> None:
     assert shown[3].startswith(" JobName=looks")
     refused = [line for line in shown if "error" in line]
     assert len(refused) == 3
-    assert all("with a token of its user: submit with --export ALL,FAIRLOG_API" in line for line in refused)
+    assert all("and submit with --export ALL,FAIRLOG_API,FAIRLOG_TOKEN" in line for line in refused)
 
 
 def test_scontrol_requeues_what_runs_and_says_what_it_does_not(slurm: Slurm) -> None:
@@ -771,6 +771,32 @@ def test_a_command_reads_the_input_that_it_is_given_and_exits_with_its_code(slur
     assert (refused.code, "--stdin is for a single task" in refused.err) == (2, True)
     refused = slurm.shell.run("run", "--tty", *whose, "--", "cat")
     assert (refused.code, "stdin and stdout are no terminals" in refused.err) == (2, True)
+
+
+def test_srun_loses_nothing_of_what_its_program_prints(slurm: Slurm) -> None:
+    whole = "".join(f"line {number}\n" for number in range(200_000))
+    (slurm.shell.home / "whole").write_text(whole)
+    said = slurm.run("srun", "cat", "whole")
+    assert (said.code, said.err, len(said.out)) == (0, "", len(whole))
+    assert said.out == whole
+
+
+BOUNDED = """#!/bin/bash
+#SBATCH -n 2 -c 1 -o steps
+srun -n 1 -t 0:01 sleep 600; echo "code $?"
+srun -n 3 true; echo "code $?"
+srun -O -n 3 -l echo; echo "code $?"
+srun -n 1 echo a : -n 1 echo b; echo "code $?"
+"""
+
+
+def test_a_step_has_its_time_and_the_processes_of_its_job(slurm: Slurm) -> None:
+    slurm.ok("sbatch", "-W", text=BOUNDED)
+    said = (slurm.shell.home / "steps").read_text()
+    assert [line for line in said.splitlines() if line.startswith("code")] == ["code 143", "code 1", "code 0", "code 1"]
+    for part in ("CANCELLED DUE TO TIME LIMIT ***", "More processors requested than permitted (3 of 2; ", "\n2: \n"):
+        assert part in said
+    assert "start each of those between the `:` with an srun of its own" in said
 
 
 def test_srun_opens_a_terminal(slurm: Slurm) -> None:

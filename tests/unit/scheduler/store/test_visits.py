@@ -8,7 +8,7 @@ import pytest
 
 from scheduler.model.errors import InvalidCommand
 from scheduler.store.keys import Keys
-from scheduler.store.visits import MOST_CHUNKS, MOST_VISITS, MOST_WAITING, Call, Report, VisitCommand, Visits
+from scheduler.store.visits import MOST_CHUNKS, MOST_VISITS, Call, Report, VisitCommand, Visits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,14 +32,14 @@ def test_input_that_nobody_reads_does_not_fill_the_store(visits: Visits, fake: R
         visits.call(visit, "acme/ann", Call(first=number * MOST_CHUNKS, chunks=FULL_CALL)) for number in range(9)
     ]
     assert all(reply.full for reply in replies)
-    assert fake.llen(f"{KEYS.visit(visit)}:in") == MOST_WAITING
+    assert fake.llen(f"{KEYS.visit(visit)}:in") == MOST_CHUNKS
 
 
 def test_output_that_nobody_takes_does_not_fill_the_store(visits: Visits, fake: Redis) -> None:
     visit = visits.begin(CAT, "w1", "a.0", "acme/ann")
     for number in range(9):
         assert visits.attend("a.0", Report(visit, number * MOST_CHUNKS, FULL_CALL)).full
-    assert fake.llen(f"{KEYS.visit(visit)}:out") == MOST_WAITING
+    assert fake.llen(f"{KEYS.visit(visit)}:out") == MOST_CHUNKS
 
 
 def test_who_waits_while_told_full_loses_nothing_and_may_repeat_a_call(visits: Visits) -> None:
@@ -95,7 +95,7 @@ def test_who_is_told_that_the_input_ends_has_all_of_it(
 
 def test_a_company_runs_so_many_commands_at_once_and_no_more(visits: Visits, fake: Redis) -> None:
     begun = [visits.begin(CAT, "w1", "a.0", f"acme/user{number}") for number in range(MOST_VISITS)]
-    with pytest.raises(InvalidCommand, match="acme runs 16 commands by `fairlog exec` already; end one of them first"):
+    with pytest.raises(InvalidCommand, match="acme runs 32 commands by `fairlog exec` already; end one of them first"):
         visits.begin(CAT, "w1", "a.0", "acme/ann")
     visits.begin(CAT, "w1", "b.0", "globex/gil")
     visits.call(begun[0], "acme/user0", Call(leaves=True))
