@@ -316,13 +316,27 @@ def _pending_and_waiting(state: ClusterState) -> Iterator[str]:
         if any(ask_of(app) != ask for app in line) or list(line) != sorted(line, key=line.key):
             yield f"the apps in the queue of {ask.request} ask for something else, or are not in order"
     yield from _dependencies(state, sorted(pending, key=lambda app: app.submitted))
-    admitted = [app.admitted for app in state.waiting.values()]
-    if admitted != sorted(admitted):
-        yield "waitingApps is not in the order of admission"
+    yield from _waiting(state)
+    for name, known in state.companies.items():
+        if list(known.waiting) != [app.id for app in state.waiting.values() if app.spec.company == name]:
+            yield f"the apps of company {name!r} in waitingApps are others"
     if state.executors.keys() != {e for app in state.apps.values() for e in app.executors}:
         yield "the executors differ from those of the apps"
     if state.executors.keys() != {e for worker in state.workers.values() for e in worker.executors}:
         yield "the executors differ from those of the workers"
+
+
+def _waiting(state: ClusterState) -> Iterator[str]:
+    """Whether waitingApps is in the order of admission, and each company's part of it (semantics A3)."""
+    admitted = [app.admitted for app in state.waiting.values()]
+    if admitted != sorted(admitted):
+        yield "waitingApps is not in the order of admission"
+    theirs: defaultdict[str, list[str]] = defaultdict(list)
+    for app in state.waiting.values():
+        theirs[app.spec.company].append(app.id)
+    for name, company in state.companies.items():
+        if list(company.waiting) != theirs[name]:
+            yield f"the apps of company {name!r} in waitingApps are others than {theirs[name]}"
 
 
 def _dependencies(state: ClusterState, pending: list[App]) -> Iterator[str]:

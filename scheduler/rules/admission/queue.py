@@ -55,18 +55,29 @@ class UserQueue:
         lines = [*self.by_ask.values()]
         return [*merge(*lines, key=lines[0].key)] if lines else []
 
-    def in_order(self, shut: Callable[[Ask], bool]) -> Iterator[App]:
-        """The apps in that order one at a time, without those that ask what is `shut` when their turn comes."""
+    def in_order(self, shut: Callable[[Ask], bool], after: App | None = None) -> Iterator[App]:
+        """The apps in that order one at a time, without those that ask what is `shut` when their turn comes.
+
+        Only those behind the app `after`, whatever is shut.
+        """
+        asks, lines = list(self.by_ask), list(self.by_ask.values())
+        if len(lines) == 1:  # most users
+            line, ask = lines[0], asks[0]
+            at = line.begin if after is None else line.items.index(after, line.begin) + 1
+            while at < len(line.items) and not shut(ask):
+                yield line.items[at]
+                at += 1
+            return
         fronts = [
             (line.key(line.items[line.begin]), number, 0)  # type: ignore[misc]  # lines of apps have a key
-            for number, line in enumerate(self.by_ask.values())
+            for number, line in enumerate(lines)
         ]
-        asks, lines = list(self.by_ask), list(self.by_ask.values())
         heapify(fronts)
+        behind = after is None
         while fronts:
             _, number, index = fronts[0]
             line = lines[number]
-            if shut(asks[number]):
+            if behind and shut(asks[number]):
                 heappop(fronts)
                 continue
             at = line.begin + index
@@ -75,7 +86,9 @@ class UserQueue:
                 heapreplace(fronts, (line.key(line.items[at + 1]), number, index + 1))  # type: ignore[misc]
             else:
                 heappop(fronts)
-            yield app
+            if behind:
+                yield app
+            behind = behind or app is after
 
 
 @dataclass(slots=True)

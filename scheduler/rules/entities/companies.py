@@ -11,6 +11,7 @@ from scheduler.model.events import (
 )
 from scheduler.model.quota import UNBOUGHT, Quota
 from scheduler.model.resources import NOTHING, Resources
+from scheduler.rules.entities.apps import App
 from scheduler.rules.entities.ledger import Balance, Occupation, Usage
 
 
@@ -74,6 +75,8 @@ class Company:
     sizes: dict[Resources, int] = field(default_factory=dict)
     """What a smallest executor of its apps has that have not ended -> of how many (semantics H2)."""
     users: dict[str, User] = field(default_factory=dict)
+    waiting: dict[str, App] = field(default_factory=dict)
+    """Its apps in waitingApps, in the order of admission."""
     leaving: Resources = NOTHING
     """What its executors and drivers hold that were told to leave."""
     department: str = ""

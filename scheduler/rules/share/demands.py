@@ -29,22 +29,25 @@ def pending(
     besides: list[App],
     *,
     last: dict[Need, Leaf],
+    after: App | None = None,
 ) -> Iterator[Leaf]:
     """The pending apps that may enter, in the order of F; of one size none after one that found no room.
 
-    Not those `besides`, which have slots and count already. `last` gets the last one of each need.
+    Not those `besides`, which have slots and count already. `last` gets the last one of each need. Where the company
+    has no limits, only those behind the app `after`.
     """
     limit, name = queue.limit, user.contender.user
+    limited = limit.limited
     asked, apps = sum([app.requested for app in besides], NOTHING), len(besides)
 
     def shut(ask: Ask) -> bool:
         before = last.get(ask.need)
         return not ask.need.hostable or (before is not None and before.cause != "")
 
-    for app in user.in_order(shut):
+    for app in user.in_order(shut, after):
         if app in besides:
             continue
-        if limit.limited and limit.broken(name, asked + app.requested, apps + 1) is not None:
+        if limited and limit.broken(name, asked + app.requested, apps + 1) is not None:
             continue
         leaf = leaf_of(fleet, app, (1, *selected, app.ready_position))
         if leaf is not None:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from scheduler.model.quota import Quota
 from scheduler.model.resources import NOTHING, Resources
-from scheduler.rules.admission.queue import ask_of
 from scheduler.rules.entities.fleet import tally
 from scheduler.rules.share.demands import (
     admitted_leaf,
@@ -33,11 +32,11 @@ from scheduler.rules.share.fill import (
     UserNode,
     may_start,
 )
-from scheduler.rules.share.going_on import GoingOn, Looked
+from scheduler.rules.share.going_on import GoingOn, Looked, TurnedAway, is_turned_away
 
 if TYPE_CHECKING:
     from scheduler.rules.admission.queue import CompanyQueue
-    from scheduler.rules.entities.apps import App, Need
+    from scheduler.rules.entities.apps import App
     from scheduler.rules.entities.companies import Company
     from scheduler.rules.entities.fleet import Fleet
     from scheduler.rules.entities.grants import Allocation
@@ -66,20 +65,15 @@ class Entitlement:
     """The pending apps that were handed anything, of one that is not `whole`."""
     overtaking: dict[str, None] = field(default_factory=dict)
     """The entering apps before which, by F, an app of their user waits that was handed nothing."""
-    turned_away: dict[tuple[str, str], dict[Need, Leaf]] = field(default_factory=dict)
-    """(company, user) -> for what its pending apps need, the last one that was looked at."""
+    turned_away: TurnedAway = field(default_factory=dict)
     whole: bool = False
     """Whether all that is wanted and not granted has room now, so that everybody is entitled to all that it wants."""
     run: Filling | None = None
     """The filling."""
     _sides: tuple[int, dict[tuple[str, str], Side]] = (-1, {})
     """Log position -> what was asked of the state there."""
-    _waiting: dict[str, dict[str, App]] = field(default_factory=dict)
-    """Company -> the apps in waitingApps, and maybe some that were."""
-    _grouped: int = -1
-    """The log position of that."""
-    _above: dict[str, None] | None = None
-    """The apps above their entitlement, of the last time."""
+    above_before: dict[str, None] | None = None
+    """The apps above their entitlement, and maybe some that were, before what changed last; None if that is unknown."""
 
     def side(self, state: ClusterState, side: tuple[str, str]) -> Side:
         """Of (company, user), (company, "") or ("", department): what is held there that stays, and what is due to it.
@@ -107,34 +101,19 @@ class Entitlement:
 
     def apps_of(self, state: ClusterState, side: tuple[str, str]) -> list[App]:
         """The apps in waitingApps of (company, user), (company, "") or ("", department)."""
-        self._group(state)
         company, name = side
         if not company:
-            return [app for each in _companies_in(state, name) for app in self._of_company(state, each)]
-        return [app for app in self._of_company(state, company) if not name or app.spec.user == name]
-
-    def _of_company(self, state: ClusterState, company: str) -> list[App]:
-        return [app for app in self._waiting.get(company, {}).values() if app.id in state.waiting]
-
-    def _group(self, state: ClusterState) -> None:
-        """Bring up to date which company's the apps in waitingApps are."""
-        if self._grouped == state.head:
-            return
-        kept = self._waiting and state.filling.kept is self
-        for name in state.filling.since if kept else state.waiting:
-            app = state.waiting.get(name)
-            if app is not None:
-                self._waiting.setdefault(app.spec.company, {})[name] = app
-        self._grouped = state.head
+            return [app for each in _companies_in(state, name) for app in state.companies[each].waiting.values()]
+        return [app for app in state.companies[company].waiting.values() if not name or app.spec.user == name]
 
     def above(self, state: ClusterState) -> list[App]:
         """The apps above their entitlement."""
         names: Iterable[str] = state.waiting
-        if self._above is not None and state.filling.kept is self:
-            names = {**self._above, **state.filling.since}
+        if self.above_before is not None and state.filling.kept is self:
+            names = {**self.above_before, **state.filling.since}
         apps = [app for name in names if (app := state.waiting.get(name)) is not None]
         found = [app for app in apps if not app.over and self.surplus(app) > 0]
-        self._above = dict.fromkeys([app.id for app in found])
+        self.above_before = dict.fromkeys([app.id for app in found])
         return found
 
     def units(self, app: App) -> int:
@@ -208,7 +187,7 @@ def _holds_for(state: ClusterState, kept: Entitlement, name: str) -> bool:
         return leaf is None
     now = admitted_leaf(state.fleet, app) if app.admitted or name in state.queue.arrivals else None
     if leaf is None:
-        return now is None or (not app.admitted and _is_turned_away(state, kept, app))
+        return now is None or is_turned_away(state, kept.turned_away, app)
     entered = app.admitted > 0 and leaf.rank[0] > 0
     if entered and (leaf.cause or name in kept.overtaking or _others_enter(state, kept, app)):
         return False
@@ -216,13 +195,13 @@ def _holds_for(state: ClusterState, kept: Entitlement, name: str) -> bool:
 
 
 def _others_enter(state: ClusterState, kept: Entitlement, app: App) -> bool:
-    """Whether other pending apps of its company are handed something: since it was selected, they lose ties (H3)."""
-    for name in kept.entering:
-        if name != app.id:
-            other = state.apps.get(name)
-            if other is None or other.spec.company == app.spec.company:
-                return True
-    return False
+    """Whether others of its company are handed something that still are pending: since it was selected, they lose ties.
+
+    (semantics H3)
+    """
+    company = app.spec.company
+    others = [state.apps.get(name) for name in kept.entering if name != app.id]
+    return bool([each for each in others if each is None or (not each.admitted and each.spec.company == company)])
 
 
 def _is_handed_the_same(leaf: Leaf, now: Leaf) -> bool:
@@ -239,21 +218,6 @@ def _is_handed_the_same(leaf: Leaf, now: Leaf) -> bool:
         and min(now.held, units) >= min(leaf.held, units)
         and (not leaf.cause or (now.held > units) == (leaf.held > units))
     )
-
-
-def _is_turned_away(state: ClusterState, kept: Entitlement, app: App) -> bool:
-    """Whether the filling never looks at the pending app: one of its user that needs the same comes first in vain."""
-    queue = state.queue.companies[app.spec.company]
-    last = kept.turned_away.get((app.spec.company, app.spec.user), {}).get(app.need)
-    if last is None or not last.cause or not (last.starts or last.units < last.least):
-        return False
-    first = state.apps.get(last.app)
-    if first is None or first.ended is not None or not (first.admitted or first.id in state.queue.arrivals):
-        return False  # it waits no more
-    if first.admitted and app.unplaced_driver is not NOTHING:
-        return False
-    place = queue.users[app.spec.user].by_ask[ask_of(app)].key
-    return place is not None and place(app) > place(first)
 
 
 def _unhindered(state: ClusterState) -> Entitlement | None:
@@ -479,10 +443,13 @@ def gone_on(state: ClusterState) -> Entitlement | None:
     kept: Entitlement | None = state.filling.kept
     if kept is None or kept.run is None:
         return None
-    run = GoingOn(state, kept.run, Looked(kept.leaves, kept.turned_away)).run()
+    going_on = GoingOn(state, kept.run, Looked(kept.leaves, kept.turned_away))
+    run = going_on.run()
     if run is None:
         return None
     found = Entitlement(companies=kept.companies, tree=kept.tree, offered=kept.offered, leaves=kept.leaves)
     found.turned_away = kept.turned_away
+    if kept.above_before is not None and len(kept.above_before) < len(state.waiting):
+        found.above_before = {**kept.above_before, **state.filling.since, **dict.fromkeys(going_on.moved)}
     _note_results(found, run)
     return found

@@ -147,8 +147,11 @@ class UserNode(Node):
         leaves = self.leaves
         while True:
             while self._least < len(leaves):
-                if leaves[self._least].wants(beyond=False):
-                    return leaves[self._least]
+                leaf = leaves[self._least]
+                if leaf.units < leaf.least and not leaf.cause:  # most of the time: save the call
+                    return leaf
+                if leaf.wants(beyond=False):
+                    return leaf
                 self._least += 1
             more = next(self.later, None)
             if more is None:
@@ -192,19 +195,21 @@ class UserNode(Node):
         del self.leaves[looked:]
         for leaf in self.leaves[least:]:
             leaf.units, leaf.driven, leaf.cause = 0, False, ""
-        if least < looked:
+        if least < len(self.leaves):
             self.leaves[least].units = units
         self._cut(number)
         self.later, self.used, self.marred = later, used, False
         self._least, self._rest = least, 0
 
-    def before(self, place: tuple[int, int]) -> tuple[int, int]:
-        """Its place before it had its last unit; it is `rigid`."""
+    def before(self, place: tuple[int, int], number: int = 1) -> tuple[int, int]:
+        """Its place before it had its last units, so many of them; it is `rigid`."""
         least, units = place
-        while not units:
-            least -= 1
-            units = self.leaves[least].least
-        return least, units - (units if self.leaves[least].gang else 1)
+        for _ in range(number):
+            while not units:
+                least -= 1
+                units = self.leaves[least].least
+            units -= units if self.leaves[least].gang else 1
+        return least, units
 
     def _cut(self, number: int) -> None:
         """Only the first so many units are handed out."""
@@ -254,8 +259,8 @@ class UserNode(Node):
         for amounts, there, executors in runs:
             in_a_row, each = min(there, left), executors or 1
             taken = 0
-            while taken < in_a_row and (leaf := self.next()) is not None and not leaf.starts:
-                if leaf.shape != (amounts, executors):
+            while taken < in_a_row and (leaf := self.next()) is not None:
+                if leaf.starts or leaf.amounts != amounts or executors != (leaf.most if leaf.gang else 0):
                     break
                 more = (leaf.least if leaf.units < leaf.least else leaf.most) - leaf.units
                 units = min(in_a_row - taken, more // each)
@@ -510,6 +515,8 @@ def _spare(room: Resources, size: Resources) -> int:
 
 EVERY = 64
 """After so many units, and as many again for each 64 users, it is marked how far a filling is."""
+OFTEN = 8
+"""So much more often it is marked just before a size fitted no room any more in the filling before."""
 MOST_MARKS = 48
 DENSE = 12
 """So many of the last marks stay, and of those before one of two as often as there are too many."""
@@ -593,6 +600,10 @@ class Filling:
         self.is_settled = True
         """Whether those could be."""
         self._last_mark = 0
+        self._full_at: list[int] = []
+        """How much was handed out each time a size fitted no room any more."""
+        self._expected: list[int] = []
+        """How much the filling before had handed out then, of those that are to come, the last one first."""
         self._every = EVERY * max(1, sum([len(company.users) for company in self.companies]) // 64)
 
     def run(self, first: Iterable[First] = ()) -> None:
@@ -734,7 +745,11 @@ class Filling:
 
     def _mark_at(self, level: int, turns: WhoseTurn) -> None:
         """Note how far it is, now and then, as what comes next has a share of that level."""
-        if len(self.handed) >= self._last_mark + self._every and self._plain and level < NOWHERE:
+        handed, often, expected = len(self.handed), self._every // OFTEN, self._expected
+        while expected and expected[-1] < handed:
+            expected.pop()
+        every = often if expected and expected[-1] <= handed + often else self._every
+        if handed >= self._last_mark + every and self._plain and level < NOWHERE:
             self._mark(turns.leaves)
 
     def _mark(self, following: list[list[Leaf | None]]) -> None:
@@ -778,6 +793,8 @@ class Filling:
         """
         self._full, self._delicate = mark.full.copy(), mark.delicate.copy()
         self.handed, self.dropped = before.handed, before.dropped
+        self._expected = before._full_at[::-1]
+        self._full_at = [number for number in before._full_at if number < mark.handed]
         del self.handed[mark.handed :], self.dropped[mark.dropped :]
         marks = self.marks = before.marks[: before.marks.index(mark)]
         while marks and any(marks[-1].companies[each][2][:2] == mark.companies[each][2][:2] for each in settled):
@@ -810,7 +827,7 @@ class Filling:
             leaf.cause = "cap"
         elif self.rooms.take(size) is None:
             leaf.cause = "room"
-            self._full.add(size)
+            self._found_full(size)
         else:
             self.handed.append((leaf.app, (size,)))
             user.used += size
@@ -864,8 +881,12 @@ class Filling:
         if self.rooms.take_all(unit):
             return ""
         if len(unit) == 1:
-            self._full.add(unit[0])
+            self._found_full(unit[0])
         return "room"
+
+    def _found_full(self, size: Resources) -> None:
+        self._full.add(size)
+        self._full_at.append(len(self.handed))
 
     def _passes(self, company: CompanyNode, more: Resources) -> bool:
         """Whether so much more passes no cap above the company (semantics H12)."""

@@ -8,10 +8,11 @@ or, where there are departments, in all that is in the same one of those right b
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from scheduler.model.resources import NOTHING
+from scheduler.model.resources import NOTHING, Resources
+from scheduler.rules.admission.queue import ask_of
 from scheduler.rules.share.demands import admitted_leaf, pending
 from scheduler.rules.share.fill import CompanyNode, Filling, Key, Leaf, Mark, Node, Shape, Stood, UserNode
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from scheduler.rules.entities.apps import App, Need
     from scheduler.rules.state.cluster import ClusterState
 
+TurnedAway = dict[tuple[str, str], dict["Need", Leaf]]
+"""(company, user) -> for what its pending apps need, the last one that was looked at."""
 Changed = dict[str, dict[str, list["App"] | None]]
 """Company -> user -> which apps of it changed; None if only its pending apps rank otherwise."""
 NEVER: Key = (-1, NOTHING, 1, ())
@@ -32,8 +35,7 @@ class Looked(NamedTuple):
 
     leaves: dict[str, Leaf]
     """App -> its demand."""
-    turned_away: dict[tuple[str, str], dict[Need, Leaf]]
-    """(company, user) -> for what its pending apps need, the last one."""
+    turned_away: TurnedAway
 
 
 class GoingOn:
@@ -42,6 +44,8 @@ class GoingOn:
     def __init__(self, state: ClusterState, before: Filling, looked: Looked) -> None:
         self._state, self._before, self._looked = state, before, looked
         self._number = before.number + 1
+        self.moved: list[str] = []
+        """The apps that may be handed anything else than before."""
 
     def run(self) -> Filling | None:
         """The filling; None if it must begin anew, and then the last one is of no use any more."""
@@ -80,10 +84,10 @@ class GoingOn:
         changed: Changed = {}
         for name in state.filling.since:
             app = state.apps.get(name)
-            if app is not None:
+            if app is not None and not self._is_behind(app):
                 theirs = changed.setdefault(app.spec.company, {})
                 theirs[app.spec.user] = [*(theirs.get(app.spec.user) or ()), app]
-            elif name in self._looked.leaves:
+            elif app is None and name in self._looked.leaves:
                 return None
         for name in changed:
             if state.queue.companies[name].limit.above:  # others may enter in the same department (semantics H12)
@@ -98,6 +102,12 @@ class GoingOn:
                     theirs.setdefault(user, [] if limited else None)
             node.selected = selected
         return changed
+
+    def _is_behind(self, app: App) -> bool:
+        """Whether the app was not looked at, nor is it but after all that was: where limits count none is (N2)."""
+        if app.id in self._looked.leaves or self._state.queue.companies[app.spec.company].limit.limited:
+            return False
+        return app.ended is not None or is_turned_away(self._state, self._looked.turned_away, app)
 
     def _last_same(self, changed: Changed) -> Mark | None:
         """The last mark up to which the filling is the same; those who changed have their demands of now."""
@@ -124,6 +134,7 @@ class GoingOn:
         user.changed = self._number
         user.admitted = self._admitted_now(user, apps)
         units, shapes = user.number, user.runs
+        self.moved += [leaf.app for leaf in user.leaves]
         self._forget(user, 0)
         user.begin_again(self._pending_of(node, user))
         same = user.hand_again(shapes, units)
@@ -150,31 +161,22 @@ class GoingOn:
         leaves.sort(key=_by_rank)
         return leaves
 
-    def _pending_of(self, node: CompanyNode, user: UserNode) -> Iterator[Leaf]:
-        """The user's pending apps, none of them looked at yet."""
+    def _pending_of(self, node: CompanyNode, user: UserNode, known: Sequence[Leaf] = ()) -> Iterator[Leaf]:
+        """The user's pending apps behind the `known` ones, which are the first and of which none dropped out."""
         company, queue = self._state.companies[node.name], self._state.queue.companies[node.name]
         asking = queue.asking.get(user.name)
         if asking is None:
             self._looked.turned_away.pop((node.name, user.name), None)
             return iter(())
         last = self._looked.turned_away[node.name, user.name] = {}
-        known = company.users.get(user.name)
-        selected = company.last_selected, 0 if known is None else known.last_selected
-        return pending(self._state.fleet, queue, asking, selected, [], last=last)
-
-    def _pending_after(self, node: CompanyNode, user: UserNode, apps: int) -> Iterator[Leaf]:
-        """The user's pending apps after those of its first so many apps that are pending, of which none dropped out."""
-        known = user.leaves[len(user.admitted) : apps]
-        later = self._pending_of(node, user)
-        if not known:
-            return later
-        last = self._looked.turned_away[node.name, user.name]
-        selected = node.selected, self._state.companies[node.name].users[user.name].last_selected
+        theirs = company.users.get(user.name)
+        selected = company.last_selected, 0 if theirs is None else theirs.last_selected
+        after = None
         for leaf in known:
-            app = self._state.apps[leaf.app]
-            leaf.rank = (1, *selected, app.ready_position)
-            last[app.need] = leaf
-        return _without(later, known, last)
+            after = self._state.apps[leaf.app]
+            leaf.rank = (1, *selected, after.ready_position)
+            last[after.need] = leaf
+        return pending(self._state.fleet, queue, asking, selected, [], last=last, after=after)
 
     def _forget(self, user: UserNode, apps: int) -> None:
         """The user's apps after the first so many are not looked at yet."""
@@ -190,21 +192,20 @@ class GoingOn:
         If they are to be settled `again`, not with the last units of equal shares: the shapes of these.
         """
         tied: list[Shape] = []
+        limited = self._state.queue.companies[node.name].limit.limited
         for place, user in enumerate(node.users):
-            units, used, after, apps, least, each = theirs[place] if place < len(theirs) else NOT_THERE
+            stood = theirs[place] if place < len(theirs) else NOT_THERE
+            units, used, after, _, _, each = stood
             last = user.shape_at(units - 1) if again and units else None
             ties = last is not None and run.was_tied(node.turn, last, used)
             if last is not None and ties:
                 tied.append(last)
                 units, used = units - 1, used - last[0]
-            if each is None and user.changed <= filling and user.rigid:
-                if ties:
-                    least = user.before(least)
-                    apps = max(len(user.admitted), least[0] + 1)
-                if ties or after is not None:
-                    self._forget(user, apps)
-                    user.go_back(units, used, apps, least, self._pending_after(node, user, apps))
+            if each is None and user.rigid and not limited and not filling < user.changed < self._number:
+                if ties or after is not None or user.changed > filling:
+                    self._go_back(node, user, stood, units, used)
                 continue
+            self.moved += [leaf.app for leaf in user.leaves]
             self._forget(user, 0)
             if each is not None:
                 if not user.stand_again(units, used, each, self._pending_of(node, user)):
@@ -215,6 +216,36 @@ class GoingOn:
             if user.hand_again(shapes, units) != units:
                 return None
         return tied
+
+    def _go_back(self, node: CompanyNode, user: UserNode, stood: Stood, units: int, used: Resources) -> None:
+        """Let a user be as far as with so many units, which are those that it had at a mark or all but the last one."""
+        apps, place = stood[3:5]
+        if user.changed == self._number:  # it was looked at again, and none of its apps dropped out
+            place = user.before(user.place, user.number - units)
+        elif units < stood[0]:
+            place = user.before(place)
+        if user.changed == self._number or units < stood[0]:
+            apps = max(len(user.admitted), place[0] + 1)
+        self.moved += [leaf.app for leaf in user.leaves[place[0] :]]
+        self._forget(user, apps)
+        later = self._pending_of(node, user, user.leaves[len(user.admitted) : apps])
+        user.go_back(units, used, apps, place, later)
+
+
+def is_turned_away(state: ClusterState, turned_away: TurnedAway, app: App) -> bool:
+    """Whether a filling never looks at the pending app: one of its user that needs the same comes first in vain."""
+    if app.admitted or app.id not in state.queue.arrivals:
+        return False
+    last = turned_away.get((app.spec.company, app.spec.user), {}).get(app.need)
+    if last is None or not last.cause or not (last.starts or last.units < last.least):
+        return False
+    first = state.apps.get(last.app)
+    if first is None or first.ended is not None or not (first.admitted or first.id in state.queue.arrivals):
+        return False  # it waits no more
+    if first.admitted and app.unplaced_driver is not NOTHING:
+        return False
+    place = state.queue.companies[app.spec.company].users[app.spec.user].by_ask[ask_of(app)].key
+    return place is not None and place(app) > place(first)
 
 
 def _by_rank(leaf: Leaf) -> tuple[int, ...]:
@@ -252,13 +283,3 @@ def _is_free_of_ties(mark: Mark, node: CompanyNode, number: int, place: int) -> 
 
 def _is_scarce(mark: Mark, shape: Shape) -> bool:
     return shape[0] in mark.full or shape in mark.delicate
-
-
-def _without(later: Iterator[Leaf], known: list[Leaf], last: dict[Need, Leaf]) -> Iterator[Leaf]:
-    """The apps that come later than the first ones, which are known."""
-    before = last.copy()
-    last.clear()
-    for _ in known:
-        next(later, None)
-    last.update(before)
-    yield from later

@@ -253,7 +253,7 @@ class ClusterState(Facts):
             self._index_admitted(app)
 
     def _index_admitted(self, app: App) -> None:
-        self.waiting[app.id] = app
+        self.waiting[app.id] = self.companies[app.spec.company].waiting[app.id] = app
         if not app.next_executor and not app.tries.next_driver:
             self.claims.await_grant(app)
         owed_since = app.owed_since

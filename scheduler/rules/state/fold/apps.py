@@ -115,7 +115,7 @@ def _app_admitted(facts: Facts, event: events.AppAdmitted) -> None:
     """The app is last in waitingApps, and its request is in all three ledgers (semantics A3)."""
     app = facts.apps[event.app]
     app.admitted, app.admitted_at = facts.head, facts.at
-    facts.waiting[event.app] = app
+    facts.waiting[event.app] = facts.companies[event.company].waiting[event.app] = app
     count_request(facts, app, app.requested)
     if facts.claims.counts_apps:
         facts.claims.count(app, pending=-1, admitted=1)
@@ -181,7 +181,7 @@ def _app_removed(facts: Facts, event: events.AppRemoved) -> None:
         count_runtime(facts, app)
     facts.slots.pop(event.app, None)
     if app.admitted:
-        del facts.waiting[event.app]
+        del facts.waiting[event.app], facts.companies[app.spec.company].waiting[event.app]
         if facts.claims.counts_apps:
             facts.claims.count(app, admitted=-1)
         count_request(facts, app, -app.requested)
@@ -251,7 +251,7 @@ def _app_requeued(facts: Facts, event: events.AppRequeued) -> None:
         held.revoked, held.claim, held.deadline, held.firm = "killed", 0, 0, False
     stop(facts, app)
     facts.slots.pop(event.app, None)
-    del facts.waiting[event.app]
+    del facts.waiting[event.app], facts.companies[app.spec.company].waiting[event.app]
     if facts.claims.counts_apps:
         facts.claims.count(app, pending=1, admitted=-1)
     count_request(facts, app, -app.requested)
