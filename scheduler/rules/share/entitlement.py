@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import starmap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from scheduler.model.quota import Quota
 from scheduler.model.resources import NOTHING, Resources
@@ -74,6 +74,10 @@ class Entitlement:
     """Log position -> what was asked of the state there."""
     above_before: dict[str, None] | None = None
     """The apps above their entitlement, and maybe some that were, before what changed last; None if that is unknown."""
+    planned: Any = None
+    """The last `Plan` by this filling, or one that it went on from."""
+    changed: dict[str, None] = field(default_factory=dict)
+    """The apps that changed after that plan and before this filling."""
 
     def side(self, state: ClusterState, side: tuple[str, str]) -> Side:
         """Of (company, user), (company, "") or ("", department): what is held there that stays, and what is due to it.
@@ -451,5 +455,7 @@ def gone_on(state: ClusterState) -> Entitlement | None:
     found.turned_away = kept.turned_away
     if kept.above_before is not None and len(kept.above_before) < len(state.waiting):
         found.above_before = {**kept.above_before, **state.filling.since, **dict.fromkeys(going_on.moved)}
+    if kept.planned is not None and len(kept.changed) < len(state.workers):
+        found.planned, found.changed = kept.planned, {**kept.changed, **state.filling.since}
     _note_results(found, run)
     return found

@@ -61,19 +61,21 @@ def plan(state: ClusterState, entitled: Entitlement, before: Plan | None = None)
     """The workers of the filling, matched with the live ones that agree most.
 
     A filling of its own is made only where room lingers, or where there was none since all that is wanted had room.
-    `before`: an earlier one of the same stage and filling, of which is taken what has not changed.
+    `before`: an earlier one of the same stage and filling, of which is taken what has not changed. Else the last one is
+    that is known, but for workers on which somebody leaves or has changed since.
     """
     looked: dict[str, AsPlanned] = {}
+    known, changed = _known(state, entitled) if before is None else (before, set[str]())
     for worker in state.workers.values():
         if worker.status == "alive":
-            last = None if before is None else before.looked.get(worker.id)
+            last = None if known is None or worker.id in changed else known.looked.get(worker.id)
             if last is None or last.free is not worker.free or last.leaving is not worker.leaving:
                 last = _look(state, worker)
             looked[worker.id] = last
     run = None if [one for one in looked.values() if one.lingers] else entitled.run
     offers = _offers(looked)
-    if run is not None and before is not None and before.run is run and _offers(before.looked) == offers:
-        packed, missed = before.packed
+    if run is not None and known is not None and known.run is run and _offers(known.looked) == offers:
+        packed, missed = known.packed
     else:
         packed, missed = _packed(filling(state)[1] if run is None else run.handed, offers)
     by_offer: defaultdict[Resources, list[str]] = defaultdict(list)
@@ -88,7 +90,21 @@ def plan(state: ClusterState, entitled: Entitlement, before: Plan | None = None)
         for size, number in content.items():
             if number > standing[name][size]:
                 short[size].append(name)
-    return Plan(found, missed, standing, short, run, looked, (packed, missed))
+    made = entitled.planned = Plan(found, missed, standing, short, run, looked, (packed, missed))
+    entitled.changed.clear()
+    return made
+
+
+def _known(state: ClusterState, entitled: Entitlement) -> tuple[Plan | None, set[str]]:
+    """The last plan by the filling that is kept, or one that it went on from; who is to be looked at again.
+
+    Those are the workers on which somebody leaves, or that have executors of an app that changed since.
+    """
+    if state.filling.kept is not entitled:
+        return None, set()
+    apps = [state.apps.get(name) for name in (*entitled.changed, *state.filling.since)]
+    changed = {one.worker for app in apps if app is not None for one in app.executors.values()}
+    return entitled.planned, changed.union(state.indexes.leaving.places)
 
 
 def _offers(looked: dict[str, AsPlanned]) -> list[Resources]:
