@@ -27,6 +27,8 @@ from scheduler.model.errors import CommandRejected
 from scheduler.rules.share import entitlement as sharing
 from scheduler.rules.share import fill
 from scheduler.rules.share.entitlement import Entitlement, filling
+from scheduler.rules.share.plan import plan
+from scheduler.rules.stage import sharing as stage
 from scheduler.rules.state.cluster import ClusterState
 from tests.property.given import Cluster
 from tests.property.test_gangs import gang
@@ -186,6 +188,35 @@ def test_a_filling_that_goes_on_is_the_one_that_begins_anew(
         assert compared.found[how] > 100, "now and then"
         assert ("gang" not in kind) == (compared.found[f"{how} with a gang"] == 0)
         assert ("tree" not in kind) == (compared.found[f"{how} in a tree"] == 0)
+
+
+def test_what_is_kept_of_a_filling_is_what_would_be_found_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of plans, and of the apps above their entitlement."""
+    found: Counter[str] = Counter()
+
+    def compared(state: ClusterState) -> Entitlement:
+        entitled = sharing.entitlement(state)
+        if entitled.run is None:
+            return entitled
+        found["plans after one"] += entitled.planned is not None
+        known = plan(state, entitled)
+        entitled.planned = None
+        made = plan(state, entitled)
+        assert (known.contents, known.missed) == (made.contents, made.missed)
+        assert (known.standing, known.short) == (made.standing, made.short)
+        found["above after those before"] += entitled.above_before is not None
+        above = [app.id for app in entitled.above(state)]
+        everybody = [app.id for app in state.waiting.values() if not app.over and entitled.surplus(app) > 0]
+        assert sorted(above) == sorted(everybody)
+        found["above"] += len(above)
+        return entitled
+
+    monkeypatch.setattr(stage, "entitlement", compared)
+    monkeypatch.setattr(fill, "EVERY", 1)
+    for seed in range(16):
+        play(seed, gangs=seed % 4 > 0, tree=seed % 4 > 2)
+    for each in ("plans after one", "above after those before", "above"):
+        assert found[each] > 100, each
 
 
 def settled_anew(*, tree: bool) -> dict[str, int]:

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 from scheduler.model.quota import UNBOUGHT, Quota
 from scheduler.model.resources import NOTHING, Resources
-from scheduler.rules.entities.labels import may_use, spare_demands
+from scheduler.rules.entities.labels import amounts_in, may_use, spare_demands
 
 Cause = Literal["", "room", "cap", "drivers"]
 """Why an app got less than its demand: no room is left for its unit, its company's cap, or its company's drivers."""
@@ -841,7 +841,7 @@ class Filling:
                 user.number += 1
             else:
                 user.note(size, 0)
-                self._plain = self._plain and not size.others and size.memory_mb > 0
+                self._plain = self._plain and size.memory_mb > 0 and not amounts_in(size).others
         if leaf.cause:
             user.marred = True
             self.dropped.append(leaf)
@@ -849,7 +849,7 @@ class Filling:
     def _hand_several(self, company: CompanyNode, user: UserNode, leaf: Leaf) -> None:
         """A unit that has a driver in it, or all executors of a gang."""
         unit, amounts, starts = leaf.unit, leaf.amounts, leaf.starts
-        if amounts.others or not amounts.memory_mb:
+        if not amounts.memory_mb or amounts_in(amounts).others:
             self._plain = False
         leaf.cause = self._taken(company, leaf, unit, amounts)
         if starts or leaf.cause == "room":

@@ -55,6 +55,21 @@ def next_of(queue: AppQueue) -> App | None:
     return next(queue.entering(queue.arrivals.values()), None)
 
 
+def test_a_users_apps_come_in_order_from_the_first_or_behind_one() -> None:
+    for large in ((), ("a2", "sql4")):  # of one ask, and of two
+        apps = [
+            pending(name, at, request=LARGE if name in large else SMALL)
+            for at, name in enumerate(("a1", "a2", "a3", "sql4", "a5"), start=1)
+        ]
+        queue, _ = queue_of(*apps, c=64)
+        user = queue.companies["c"].users["u"]
+        assert [app.id for app in user.in_order(lambda _: False)] == ["a1", "a2", "a3", "sql4", "a5"]
+        assert [app.id for app in user.in_order(lambda _: False, apps[1])] == ["a3", "sql4", "a5"]
+        assert not list(user.in_order(lambda _: False, apps[4]))
+        behind = [app.id for app in user.in_order(lambda ask: ask.request == SMALL, apps[0])]
+        assert behind == [name for name in large if name != "a1"]
+
+
 def test_the_company_with_the_lowest_share_is_next() -> None:
     """Semantics C3: 512 : 128 : 1024 with 128 : 64 : 128 occupied -> the third, else the first, then the second."""
     apps = [pending(name, position, company=name) for position, name in enumerate(("one", "two", "three"), start=1)]

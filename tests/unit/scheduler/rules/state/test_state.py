@@ -382,6 +382,10 @@ def disorder_waiting(state: ClusterState) -> None:
     state.waiting["a1"] = state.waiting.pop("a1")
 
 
+def give_away_waiting(state: ClusterState) -> None:
+    del state.companies["acme"].waiting["a1"]
+
+
 def drop_executor(state: ClusterState) -> None:
     del state.executors["a1.0"]
 
@@ -412,6 +416,7 @@ def change_turn(state: ClusterState) -> None:
         (miscount_fleet, "the fleet counts 17 cores and 65536 MiB, but the live workers offer 16 cores"),
         (drop_from_queue, "the queue differs"),
         (disorder_waiting, "waitingApps is not in the order of admission"),
+        (give_away_waiting, "the apps of company 'acme' in waitingApps are others than"),
         (drop_executor, "the executors differ"),
         (change_quota, "the queue has another quota or turn of company 'acme'"),
         (change_turn, "the queue has another turn of user 'ann'"),
