@@ -328,10 +328,13 @@ def check_nodes(asked: SbatchOptions) -> None:
     for text in (least, *([most] if dash else [])):
         if not (text.isascii() and text.isdecimal() and int(text)):
             raise SlurmError(f'Invalid numeric value "{text[:40]}" for --nodes.')
-    if int(least) > 1:
+    if (nodes := int(least)) > 1:
+        tasks = asked.number("ntasks-per-node", -(-asked.number("ntasks", nodes) // nodes))
+        size = f"--executors {nodes} --executor-cores {tasks * asked.number('cpus-per-task', 1)}"
         raise SlurmError(
-            "Requested node configuration is not available: a job runs on one node here; give --nodes=1, or `fairlog "
-            f"mpirun --executors {int(least)}` and `fairlog submit --gang` start programs on several at once"
+            "Requested node configuration is not available: a job runs on one node here; give --nodes=1, or start a "
+            f"program of MPI on several at once with `fairlog mpirun {size} --ranks-per-executor {tasks} -- CMD`, and "
+            f"any other one, once on each, with `fairlog submit --gang --executor-program {size} -- CMD`"
         )
 
 

@@ -227,12 +227,21 @@ def test_cores_memory_and_kinds_of_a_job_are_those_of_all_its_tasks() -> None:
     assert sbatch.gpus_of(asked("-G", "a100:1"), 3) == {"gpu": 1}
     sbatch.check_nodes(asked("-N", "1-4"))
     for text, why in {
-        "2": "a job runs on one node here; give --nodes=1, or `fairlog mpirun --executors 2`",
+        "2": "a job runs on one node here; give --nodes=1, or start a program of MPI on several at once",
         "x": "Invalid numeric value",
         "0": "Invalid numeric value",
     }.items():
         with pytest.raises(SlurmError, match=why):
             sbatch.check_nodes(asked("--nodes", text))
+    for words, size, ranks in (
+        (["-N", "2"], "--executors 2 --executor-cores 1", 1),
+        (["-N", "2-4", "--ntasks-per-node=2", "-c", "3"], "--executors 2 --executor-cores 6", 2),
+        (["-N", "2", "-n", "5", "-c", "2"], "--executors 2 --executor-cores 6", 3),
+    ):
+        with pytest.raises(SlurmError) as refused:
+            sbatch.check_nodes(asked(*words))
+        assert f"`fairlog mpirun {size} --ranks-per-executor {ranks} -- CMD`" in str(refused.value)
+        assert f"`fairlog submit --gang --executor-program {size} -- CMD`" in str(refused.value)
 
 
 def test_a_job_finds_what_export_says_and_no_variable_of_the_job_that_submits_it(
