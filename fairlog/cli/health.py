@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 BEATEN_MS = 10_000
 """Age of a heartbeat above which an agent counts as hung; agents send one a second."""
-_ROOM = 64 * 1024
-"""With less of the disk left, a store may write neither an entry nor why."""
 _TROUBLE = ("no space", "error", "can't", "cannot", "failed", "fatal", "out of memory", "bad file")
 _LAST_LINES = 40
 
@@ -120,7 +118,7 @@ def around_without_store(error: str, up: RunningUp | None, named: Path | None) -
         return Around(now=0, serving=None, error=error, known_at=0 if folder is None else known_at(folder))
     words, disk = _last_words(Path(up.data) / "store" / "store.log"), disk_of(Path(up.data))
     said = f"; its log says: {words}" if words else ""
-    if disk.disk_size and disk.disk_size - disk.disk_used < _ROOM and "no space" not in words.lower():
+    if disk.disk_is_full and "no space" not in words.lower():
         said += "; No space left on its disk"
     known = known_at(Path(up.data) / KNOWN)
     others = others_than(up, named)

@@ -22,6 +22,7 @@ from msgspec import Struct, field
 from fairlog.watch.conditions import CONDITIONS, Failover, Found, duration
 from recovery.replay.bounds import moment
 from scheduler.model.errors import FairlogError
+from scheduler.service.lossy import DISK_REFUSES
 from scheduler.service.private import drafted, private_folder
 
 if TYPE_CHECKING:
@@ -151,7 +152,7 @@ class Book:
     """The book in the file `path`, of the cluster named there. Raises: BadBook, OSError."""
 
     def __init__(self, path: Path, cluster: str) -> None:
-        self._path, self._written = path, b""
+        self._path, self._written, self._unwritten = path, b"", False
         private_folder(path.parent)
         try:
             self.pages = msgspec.json.decode(path.read_bytes(), type=Pages)
@@ -228,12 +229,24 @@ class Book:
         )
 
     def save(self) -> None:
-        """Write the book to disk if it has changed. Raises: OSError."""
+        """Write the book to disk if it has changed; a disk that is full is told of once, and tried again.
+
+        Raises: OSError, if it was never written for another reason.
+        """
         text = msgspec.json.encode(self.pages)
-        if text != self._written:
+        if text == self._written:
+            return
+        try:
             with drafted(self._path, text) as draft:
                 draft.replace(self._path)
-            self._written = text
+        except OSError as error:
+            if not self._written and error.errno not in DISK_REFUSES:
+                raise
+            if not self._unwritten:
+                _log.error("the book of alerts was not written", file=str(self._path), error=str(error))
+            self._unwritten = True
+            return
+        self._written, self._unwritten = text, False
 
 
 def partial_knowledge(found: Sequence[Found]) -> bool:

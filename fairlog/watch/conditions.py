@@ -17,6 +17,7 @@ from scheduler.model.text import few
 from scheduler.rules.command.windows import in_the_way
 from scheduler.rules.index.closings import ends_within
 from scheduler.service.known import WAYS, missed
+from scheduler.service.lossy import NO_SPACE
 from scheduler.store.connection import NO_MAJORITY
 from scheduler.store.full_disks import KEPT_MS
 
@@ -86,6 +87,16 @@ class StoreFacts(NamedTuple):
     disk_size: int = 0
     write_error: str = ""
     weakness: str = ""
+
+    @property
+    def disk_is_full(self) -> bool:
+        """Whether the disk is known to take nothing more."""
+        return self.disk_size > 0 and self.disk_size - self.disk_used < NO_SPACE
+
+    @property
+    def memory_is_full(self) -> bool:
+        """Whether the store refuses writes because of its memory."""
+        return 0 < self.memory_limit <= self.memory_used
 
 
 class AuditedTo(NamedTuple):
@@ -326,12 +337,8 @@ def _find_master(around: Around) -> str:
 def _kept_out(around: Around) -> bool:
     """Whether another condition says why no master can serve: to start a further one would not help."""
     store = around.store
-    full = store is not None and bool(store.write_error or store.weakness or _is_full(store))
+    full = store is not None and bool(store.write_error or store.weakness or store.memory_is_full)
     return full or bool(around.error or around.unreadable or around.damaged or around.unreplicated or around.shorter)
-
-
-def _is_full(store: StoreFacts) -> bool:
-    return 0 < store.memory_limit <= store.memory_used
 
 
 def _replicas(_: ClusterState, around: Around) -> Holds:
@@ -411,7 +418,7 @@ def _memory(_: ClusterState, around: Around) -> Holds:
     store = around.store
     if store is not None and store.memory_limit and store.memory_used >= around.bounds.memory * store.memory_limit:
         part, limit = round(100 * store.memory_used / store.memory_limit), size_text(store.memory_limit >> 20)
-        full = " and refuses writes" if _is_full(store) else ""
+        full = " and refuses writes" if store.memory_is_full else ""
         yield "", f"the store uses {part} % of its {limit} of memory{full}", 0
 
 
@@ -594,6 +601,7 @@ def _other_up(_: ClusterState, around: Around) -> Holds:
 
 _UNDECIDED = "nothing is decided meanwhile, and what runs goes on"
 _UNACKNOWLEDGED = "nothing is acknowledged meanwhile, and what runs goes on"
+_MOVE = "`fairlog archive`"
 _UNTIL_FULL = "nothing so far; once it is full, nothing is acknowledged"
 
 
@@ -607,15 +615,27 @@ def _unreached(_: ClusterState, around: Around, __: str) -> str:
     return f"{counted(workers, 'worker')} and everybody with an account wait; what runs goes on"
 
 
-def _unwritten(_: ClusterState, __: Around, about: str) -> str:
-    if about == "write":
-        return _UNACKNOWLEDGED
-    return _UNTIL_FULL
+def _unwritten(_: ClusterState, around: Around, about: str) -> str:
+    return _UNACKNOWLEDGED if about == "write" or _cannot_write(around) else _UNTIL_FULL
+
+
+def _cannot_write(around: Around) -> bool:
+    """Whether the store cannot write to its disk, or does not run any more."""
+    store = around.store
+    return store is not None and bool(around.error or store.write_error or store.disk_is_full)
+
+
+def _mend_disk(around: Around) -> str:
+    """What moves entries needs a store that writes."""
+    free = "free space on the store's disk"
+    return (
+        f"{free}; all goes on by itself then" if _cannot_write(around) else f"{free}, or move old entries with {_MOVE}"
+    )
 
 
 def _refused(_: ClusterState, around: Around, __: str) -> str:
     store = around.store
-    if store is not None and _is_full(store):
+    if store is not None and store.memory_is_full:
         return _UNACKNOWLEDGED
     return _UNTIL_FULL
 
@@ -731,7 +751,7 @@ CONDITIONS: tuple[Condition, ...] = (
         "disk",
         "critical",
         _disk,
-        "free space on the store's disk, or move old entries with `fairlog archive`",
+        _mend_disk,
         cost=_unwritten,
     ),
     Condition(
@@ -745,7 +765,7 @@ CONDITIONS: tuple[Condition, ...] = (
         "memory",
         "warning",
         _memory,
-        "move old entries with `fairlog archive`, or raise the store's maxmemory",
+        f"move old entries with {_MOVE}, or raise the store's maxmemory",
         cost=_refused,
     ),
     Condition("worker_lost", "warning", _worker_lost, _find_worker, cost=_cut_off, many="workers are lost"),

@@ -16,6 +16,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
+from scheduler.service.lossy import is_full
 from scheduler.service.private import private_file
 
 SHORT_LIFE_S = 5.0
@@ -224,9 +225,7 @@ class Child:
         """Restart it if it has ended and its pause is over. Returns a sentence when it has ended."""
         now = time.monotonic()
         if self._process is None:
-            if now >= self._start_at_s:
-                self.start()
-            return None
+            return self._start_again(now) if now >= self._start_at_s else None
         code = self._process.poll()
         if code is None:
             return None
@@ -238,6 +237,15 @@ class Child:
         if code > 0:
             self.failures = [*self.failures, words][-KEPT_FAILURES:]
         return f"{self.name} {_ending(code, words)}; starting it again{f' in {pause_s:g} s' if pause_s else ''}"
+
+    def _start_again(self, now: float) -> str | None:
+        """Start it; a sentence if this machine cannot now, as without memory for it or space for its log."""
+        try:
+            self.start()
+        except OSError as error:
+            self._start_at_s = now + PAUSES_S[-1]
+            return f"{self.name} cannot be started ({error.strerror}); starting it again in {PAUSES_S[-1]:g} s"
+        return None
 
     def ask_to_stop(self) -> None:
         """Send SIGTERM."""
@@ -255,9 +263,11 @@ class Child:
             self._process.wait()
 
     def last_words(self) -> str:
-        """The last line of its log; empty without a log."""
+        """The last line of its log, or that it has no room for one; empty without a log."""
         if self.log is None:
             return ""
+        if is_full(self.log.parent):
+            return f"the disk of {self.log} is full"
         lines = self.log.read_bytes()[-4096:].decode(errors="replace").split("\n")
         last = next((line.strip() for line in reversed(lines) if line.strip()), f"see {self.log}")
         return last.removeprefix("Error: ")

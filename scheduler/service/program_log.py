@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Literal, cast
 
 from scheduler.model.text import printable
+from scheduler.service.lossy import outlive_full_disks
 
 if TYPE_CHECKING:
     from structlog.typing import EventDict, FilteringBoundLogger, Processor
@@ -25,11 +26,15 @@ def masked(text: str) -> str:
 
 
 def log_to_stderr(log_format: LogFormat | None = None) -> None:
-    """Log to stderr, here and in child processes, for people or programs; by default in the parent process's format."""
+    """Log to stderr, here and in child processes, for people or programs; by default in the parent process's format.
+
+    A disk that takes nothing more of it stops no program.
+    """
     import structlog  # noqa: PLC0415 (slow to import; the command line needs only `masked`)
 
     wanted = log_format or cast("LogFormat", os.environ.get(FORMAT_VARIABLE, "console"))
     os.environ[FORMAT_VARIABLE] = wanted
+    outlive_full_disks(as_json=wanted == "json")
     processors: list[Processor] = [
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso"),

@@ -16,6 +16,7 @@ from fairlog.cli.decorators import on_cluster
 from fairlog.cli.params import as_json as json_option
 from fairlog.cli.params import flag
 from fairlog.cli.session import Session
+from scheduler.service.lossy import outlive_full_disks
 
 if TYPE_CHECKING:
     from fairlog.pools.look import PoolPlan
@@ -66,6 +67,7 @@ def pool(
 
 
 def _serve(running: RunningPool, *, empty: bool) -> int:
+    outlive_full_disks()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: running.stop())
     return running.serve(_is_gone if empty else lambda _: False)

@@ -46,6 +46,7 @@ from scheduler.rules.checks.validate import (
 )
 from scheduler.service.folders import working_folder
 from scheduler.service.known import known_folder
+from scheduler.service.lossy import outlive_full_disks
 from scheduler.service.program_log import FORMAT_VARIABLE, log_to_stderr
 from scheduler.service.signs import live_as
 
@@ -714,6 +715,7 @@ def _check_machine(*, only_check: bool, as_json: bool) -> int:
 def _reporter() -> Callable[[str], None]:
     """What reports on the processes of `up`: sentences, or log lines with --log-format json."""
     if os.environ[FORMAT_VARIABLE] == "console":
+        outlive_full_disks()
         return render.say
     import structlog  # noqa: PLC0415 (takes long to load)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import sys
 import tempfile
@@ -134,6 +135,27 @@ def test_a_sink_that_fails_does_not_keep_another_from_being_told_once(path: Path
     bad.broken = False
     book.deliver(9_000_000, [bad, good])
     assert bad.said == good.said
+
+
+def test_a_full_disk_keeps_no_alert_from_being_told_and_its_book_is_written_later(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book, sink = Book(path, "c"), Sink()
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as on_a_full_disk, capture_logs() as said:
+        on_a_full_disk.setattr("fairlog.watch.alerts.drafted", full)
+        look(book, sink, 0, LOST)
+        look(book, sink, 1, LOST, SPACE)
+    assert len(sink.told) == 2
+    assert [each["event"] for each in said] == ["the book of alerts was not written"]
+    look(book, sink, 2, LOST, SPACE)
+    assert len(Book(path, "c").pages.holding) == 2
+    monkeypatch.setattr("fairlog.watch.alerts.drafted", lambda *_: (_ for _ in ()).throw(PermissionError(13, "no")))
+    with pytest.raises(PermissionError):
+        look(Book(path.with_name("other"), "c"), sink, 3, LOST)
 
 
 def test_while_the_state_is_unknown_nothing_ends(path: Path) -> None:

@@ -262,6 +262,24 @@ def test_what_is_within_its_bounds_is_no_condition(changed: dict[str, Any]) -> N
     assert found(a_state(), GOOD._replace(**changed)) == []
 
 
+@pytest.mark.parametrize(
+    ("left", "changed", "full"),
+    [
+        (1 << 30, {}, False),
+        (4096, {}, True),
+        (1 << 30, {"error": "the store does not answer"}, True),
+    ],
+)
+def test_a_full_disk_costs_what_it_costs_and_nothing_is_advised_that_needs_the_store(
+    left: int, changed: dict[str, Any], *, full: bool
+) -> None:
+    store = StoreFacts(disk_used=(100 << 30) - left, disk_size=100 << 30)
+    holding = found(a_state(), GOOD._replace(store=store, **changed))
+    [disk] = [each for each in holding if each.condition == "disk"]
+    assert ("nothing is acknowledged meanwhile" in disk.cost, "`fairlog archive`" not in disk.do) == (full, full)
+    assert ("nothing so far" in disk.cost) is not full
+
+
 def test_no_condition_holds_because_the_log_grew_while_the_surroundings_were_read(fake: fakeredis.FakeRedis) -> None:
     """The log's last time is read before the clock, and the state may be of a later moment than both."""
     state = a_state(apps=1, at=0)
