@@ -49,11 +49,14 @@ LONG_WAIT_S = 2.0
 
 
 class _Due(NamedTuple):
-    """A command of a batch that goes to the master, its place in the batch, and its secrets."""
+    """A command of a batch that goes to the master, its place in the batch, and its secrets.
+
+    None: the master refuses it, so they are put nowhere.
+    """
 
     number: int
     command: Command
-    secrets: Mapping[str, str]
+    secrets: Mapping[str, str] | None
 
 
 class CommandSender:
@@ -73,7 +76,9 @@ class CommandSender:
         identity = _identity(who, command_id)
         command = self._with_ids(command)
         if self._seems_allowed(who, command) and isinstance(command, SubmitApp):
-            return self._client.submit(*_with_secrets(command, secrets or {}), command_id=identity, by=who)
+            command = _naming(command, secrets or {})
+            _check_secrets(command, secrets or {})
+            return self._client.submit(command, secrets or {}, command_id=identity, by=who)
         return self._client.send(command, command_id=identity, by=who)
 
     def send_many(self, who: By, bodies: Sequence[bytes], *, command_id: str = "") -> list[Receipt | CommandRejected]:
@@ -95,11 +100,14 @@ class CommandSender:
                 outcomes[number] = refusal
                 continue
             command = self._with_ids(command)
+            if isinstance(command, SubmitApp) and (wrong := self._wrong_secrets(who, command, secrets)) is not None:
+                outcomes[number] = wrong
+                continue
             try:
                 allowed = self._seems_allowed(who, command)
             except NotAllowed as refusal:
                 outcomes[number], allowed = refusal, False
-            due.append(_Due(number, command, secrets if allowed else {}))
+            due.append(_Due(number, command, secrets if allowed else None))
         if not bodies or any(outcomes[each.number] is None for each in due):
             for each, outcome in zip(due, self._send_batch(who, due, identity), strict=True):
                 outcomes[each.number] = outcome
@@ -111,7 +119,7 @@ class CommandSender:
         """Submissions whose secrets are put aside, by their place in `due`."""
         try:
             for place, (_, command, secrets) in enumerate(due):
-                if isinstance(command, SubmitApp) and client.put_aside(command, secrets):
+                if secrets is not None and isinstance(command, SubmitApp) and client.put_aside(command, secrets):
                     ours[place] = command
             outcomes = client.send_batch([each.command for each in due], command_id=identity, by=who)
         except (CommandRejected, LaneFull):
@@ -122,6 +130,21 @@ class CommandSender:
             if isinstance(outcomes[place], CommandRejected):
                 client.forget(command)
         return outcomes
+
+    def _wrong_secrets(self, who: By, command: SubmitApp, secrets: Mapping[str, str]) -> CommandRejected | None:
+        """Why the submission does not go to the master: what is wrong with its secrets, or that `who` may not send it.
+
+        What it holds is of no account for whoever may not submit it.
+        """
+        try:
+            _check_secrets(command, secrets)
+        except InvalidCommand as wrong:
+            try:
+                self.refuse_early(who, command)
+            except NotAllowed as refusal:
+                return refusal
+            return wrong
+        return None
 
     def _seems_allowed(self, who: By, command: Command) -> bool:
         """Whether `who` may send the command as far as this server knows. If not, the master refuses and logs it.
@@ -178,7 +201,10 @@ class CommandSender:
 
 
 def read_request(body: bytes) -> tuple[Command, Mapping[str, str]]:
-    """A command from JSON, and the secrets of a submission, its field `secrets`. Raises: InvalidCommand."""
+    """A command from JSON, and the secrets of a submission, its field `secrets`, which are not checked yet.
+
+    Raises: InvalidCommand if it cannot be read.
+    """
     if b'"secrets"' not in body:
         check_length(body)
         return read_command(body), {}
@@ -200,18 +226,20 @@ def request_of(values: dict[str, Any]) -> tuple[Command, Mapping[str, str]]:
         return command, {}
     if not isinstance(secrets, dict) or not all(isinstance(value, str) for value in secrets.values()):
         raise InvalidCommand("secrets must be an object of texts by the names of their variables")
-    return _with_secrets(cast("SubmitApp", command), secrets)
+    return _naming(cast("SubmitApp", command), secrets), secrets
 
 
-def _with_secrets(command: SubmitApp, secrets: Mapping[str, str]) -> tuple[SubmitApp, Mapping[str, str]]:
-    """The submission that names its variables, and their values. Raises: InvalidCommand."""
+def _naming(command: SubmitApp, secrets: Mapping[str, str]) -> SubmitApp:
+    """The submission, which names its variables."""
+    return command if command.env or not secrets else replace(command, env=tuple(sorted(secrets)))
+
+
+def _check_secrets(command: SubmitApp, secrets: Mapping[str, str]) -> None:
+    """Raises: InvalidCommand unless the submission can have these secrets."""
     commands.check_variables(secrets)
     commands.check_script(command, secrets)
-    if not command.env:
-        return replace(command, env=tuple(sorted(secrets))), secrets
     if secrets and set(command.env) != set(secrets):
         raise InvalidCommand("env and secrets must name the same variables; leave out env")
-    return command, secrets
 
 
 def _identity(who: By, key: str) -> str | None:

@@ -176,8 +176,17 @@ def received(body: bytes) -> Command:
 
     Nothing of such a command is logged.
     """
+    return checked(decoded(body))
+
+
+def decoded(body: bytes) -> Command:
+    """The command of a message, trimmed. Raises: InvalidCommand if it cannot be read."""
     check_length(body)
-    command = trimmed(read_command(body))
+    return trimmed(read_command(body))
+
+
+def checked(command: Command) -> Command:
+    """The command, as it is decided. Raises: InvalidCommand if a new name or its private part is invalid."""
     check_new_names(command)
     if type(command) in WITH_PRIVATE and (private := private_of(command)) is not None:
         check_private(private)

@@ -371,9 +371,7 @@ class Scheduler:
         """Take one command; add its refusal if it is refused (semantics T3)."""
         command = None
         try:
-            received = veiled(self.state, inbox.received(body))
-            if isinstance(received, SubmitApp):
-                received = with_namesakes(self.state, as_asked(self.state.settings, received))
+            received = self._received(body, by, turn.at)
             try:
                 self._accepts(received)
             except CommandRejected:
@@ -395,6 +393,22 @@ class Scheduler:
             ):
                 count, since = self._omitted or (0, turn.at)
                 self._omitted = count + 1, since
+
+    def _received(self, body: bytes, by: By, at: int) -> Command:
+        """The command of a message, as it is decided.
+
+        Raises: CommandRejected if it is invalid, of which nothing is logged; NotAllowed first, as everywhere.
+        """
+        said = inbox.decoded(body)
+        try:
+            command = veiled(self.state, inbox.checked(said))
+            if isinstance(command, SubmitApp):
+                command = with_namesakes(self.state, as_asked(self.state.settings, command))
+        except CommandRejected:
+            if self.state.closed:
+                permit(self.state, said, by, at)
+            raise
+        return command
 
     def _log_omitted(self, turn: Turn) -> None:
         """Log the number of refusals omitted in an earlier minute (semantics T3)."""

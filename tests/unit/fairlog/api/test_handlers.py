@@ -50,7 +50,9 @@ from scheduler.model.errors import (
 )
 from scheduler.model.events import CommandRefused
 from scheduler.model.sender import By, Role
+from scheduler.model.staged import digest_of, script_value
 from scheduler.rules.view.views import look
+from scheduler.service.client import CommandClient
 from scheduler.service.receipts import Receipt
 from scheduler.store.estimates import kept
 from scheduler.store.tails import STREAMS, Tail
@@ -228,10 +230,64 @@ def test_secrets_of_what_does_not_fit_into_the_lane_are_not_kept(
         {"secrets": {f"A{number}": "" for number in range(1025)}},
     ],
 )
-def test_secrets_that_are_none_or_too_many_are_refused(values: dict[str, object]) -> None:
-    body = {"type": "SubmitApp", "app": "a", "company": "acme", "user": "ann", **values}
+def test_secrets_that_are_none_or_too_many_are_refused(api: Handlers, values: dict[str, object]) -> None:
+    asked = json.dumps({"type": "SubmitApp", "app": "a", "company": "acme", "user": "ann", **values}).encode()
     with pytest.raises(InvalidCommand):
-        read_request(json.dumps(body).encode())
+        api.sender.send(ROOT, *read_request(asked))
+    (refusal,) = api.sender.send_many(ROOT, [asked])
+    assert isinstance(refusal, InvalidCommand)
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["by the master", "by the server"])
+@pytest.mark.parametrize("company, user", [("globex", "eve"), ("acme", "bob"), ("nosuch", "ann")])
+def test_who_may_not_submit_is_told_so_whatever_the_submission_holds(
+    api: Handlers, company: str, user: str, *, told: bool
+) -> None:
+    api.sender.send(ROOT, RegisterCompany(company="globex"))
+    ann, olga = signed_in(api, "acme/ann"), signed_in(api, "op/olga", "operator")
+    signed_in(api, "acme/bob")
+    signed_in(api, "globex/eve")
+    if told:
+        api.store.set(KEYS.lease, "{}")
+    body = {"type": "SubmitApp", "company": company, "user": user, "command": ["true"]}
+    script = script_value(b"true\n", "s.sh")
+    secrets = [
+        {},
+        {"secrets": {"FAIRLOG_SCRIPT": script}, "script": digest_of(b"true\n")},
+        {"secrets": {"FAIRLOG_SCRIPT": script}, "script": "ab" * 32},
+        {"script": "ab" * 32},
+        {"secrets": {"A": "1"}, "env": ["B"]},
+        {"secrets": {"A": "x" * 140_000}},
+    ]
+    for who in (ann, olga):
+        said = set()
+        for number, more in enumerate(secrets):
+            asked = json.dumps({**body, "app": f"a{number}", **more}).encode()
+            (refusal,) = api.sender.send_many(who, [asked])
+            said.add((type(refusal), str(refusal)))
+            with pytest.raises(CommandRejected) as raised:
+                api.sender.send(who, *read_request(asked))
+            said.add((raised.type, str(raised.value)))
+        assert len(said) == 1, said
+        assert f"{who.account} acts as {who.role} and may not submit" in str(said)
+    assert not api.store.keys(f"{KEYS.prefix}unclaimed:*")
+
+
+def test_the_master_judges_permission_before_what_a_command_holds(api: Handlers) -> None:
+    ann = signed_in(api, "acme/ann")
+    client = CommandClient(api.store, KEYS.cluster, keyring=RING, timeout_s=HOPELESS_S)
+    wrong = [
+        RegisterCompany(company="a b"),
+        submission("a", user="b b"),
+        submission("a", company="globex", cwd="no folder"),
+        submission("a", company="globex", output="x", error="x", tasks=7),
+    ]
+    for command in wrong:
+        with pytest.raises(NotAllowed):
+            client.send(command, by=ann)
+    with pytest.raises(InvalidCommand):
+        client.send(submission("a", cwd="no folder"), by=ann)
+    assert not [fact for fact in api.replica.log.facts() if isinstance(fact.event, CommandRefused)]
 
 
 def test_a_read_sees_what_was_acknowledged_before_it(api: Handlers) -> None:
