@@ -30,7 +30,7 @@ from scheduler.model.text import MAX_DETAIL, MAX_NAME, one_line
 from scheduler.rules.admission.app import APP_POLICIES
 from scheduler.rules.admission.company import COMPANY_POLICIES
 from scheduler.rules.admission.user import USER_POLICIES
-from scheduler.rules.entities.accounts import RESERVED
+from scheduler.rules.entities.accounts import RESERVED, WORD
 from scheduler.rules.entities.fleet import WORKER_SELECTIONS
 from scheduler.rules.placement.executors import PLACEMENTS
 from scheduler.rules.placement.sizing import MEMORY_STEP_MB
@@ -200,22 +200,24 @@ def check_name(what: str, value: str) -> None:
 
 
 def check_new_names(command: Command) -> None:
-    """Raises: InvalidCommand for a name that `COMPANY/USER` could not be made of, or that means something else there.
+    """Raises: InvalidCommand for a company that could have no account, or a user that `COMPANY/USER` could not name (I2).
 
     Checked when a command arrives, never by `decide`: logs of earlier versions have such companies and users.
     """
     if isinstance(command, RegisterCompany):
-        check_name("the company", command.company)
-        _check_word("a company's name", command.company)
+        if not WORD.fullmatch(command.company):
+            could_be = re.sub("[^a-z0-9._-]+", "-", command.company.lower()).strip("-_.")[:63]
+            if not could_be or could_be in RESERVED:
+                could_be = "acme"
+            raise InvalidCommand(
+                "a company's name has 1 to 63 lower-case letters, digits, '.', '_' and '-', beginning with a letter or "
+                f"digit, as its accounts are named COMPANY/NAME, not {shorten(command.company)}; "
+                f"`fairlog company add {could_be}`, for example"
+            )
         if command.company in RESERVED:
             raise InvalidCommand(f"a company cannot be named {' or '.join(RESERVED)}")
-    elif isinstance(command, SubmitApp):
-        _check_word("a user's name", command.user)
-
-
-def _check_word(what: str, value: str) -> None:
-    if re.search(r"[\s/]", value):
-        raise InvalidCommand(f"{what} has neither blanks nor '/'; it cannot be {shorten(value)}")
+    elif isinstance(command, SubmitApp) and re.search(r"[\s/]", command.user):
+        raise InvalidCommand(f"a user's name has neither blanks nor '/'; it cannot be {shorten(command.user)}")
 
 
 def check_range(what: str, value: int | None, lowest: int, highest: int) -> None:

@@ -18,7 +18,7 @@ from scheduler.model.resources import MAX_AMOUNT, Resources
 from scheduler.rules.checks.kinds import amounts_named
 from scheduler.rules.checks.validate import MAX_CORES, MAX_MEMORY_MB, check_name, check_number, check_range, shorten
 from scheduler.rules.command.permission import MATRIX
-from scheduler.rules.entities.accounts import KINDS, OF_A_COMPANY, RESERVED, Account
+from scheduler.rules.entities.accounts import KINDS, OF_A_COMPANY, RESERVED, WORD, Account
 from scheduler.rules.state.departments import unknown_department
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ MOST_TOKENS = 20
 MOST_ACCOUNTS = 10_000
 """The most accounts of a company."""
 
-_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 _TOKEN = re.compile(r"[a-z0-9]{8,32}")
 _HASH = re.compile(r"[0-9a-f]{64}")
 
@@ -106,7 +105,7 @@ def _holds(state: ClusterState, command: commands.GrantRole | commands.RevokeRol
 
 def _add(state: ClusterState, command: commands.AddAccount, by: By) -> list[Event]:
     name, (kind, _, rest) = command.account, command.account.partition("/")
-    if not _NAME.fullmatch(kind) or not _NAME.fullmatch(rest):
+    if not WORD.fullmatch(kind) or not WORD.fullmatch(rest):
         raise InvalidCommand(
             "an account is named COMPANY/NAME, op/NAME, auditor/NAME or worker/ID, each part of 1 to 63 lower-case "
             f"letters, digits, '.', '_' or '-', not {shorten(name)}"

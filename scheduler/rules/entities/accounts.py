@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -16,6 +17,8 @@ OF_A_COMPANY: tuple[Role, ...] = ("user", "admin")
 """The roles of other accounts, the least first."""
 RESERVED = (*KINDS, "local", "master")
 """Names that no company with accounts can have."""
+WORD = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+"""What each of the two parts of an account's name is (semantics I2)."""
 
 
 @dataclass(slots=True)

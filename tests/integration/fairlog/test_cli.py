@@ -466,7 +466,7 @@ SUBMIT = ("submit", "--company", "acme", "--user", "ann")
         (("company", "add", "tiny", "--cores", "8"), "both --cores and --memory"),
         (("company", "add", LONG), "at most 128 characters"),
         (("company", "add", "a\tb"), "control characters"),
-        (("company", "add", "A B"), "a company's name has neither blanks nor '/'"),
+        (("company", "add", "A B"), "a company's name has 1 to 63 lower-case letters"),
         (("submit", "--company", "acme", "--user", "a/b", "--", "true"), "a user's name has neither blanks nor '/'"),
         (("company", "set", "nope", "--part", "1/2"), "no company 'nope'"),
         (("company", "remove", "nope"), "no company 'nope'"),

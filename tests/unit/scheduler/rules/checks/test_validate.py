@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 from msgspec.structs import asdict
 
 from scheduler.model.commands import (
+    AddDepartment,
+    ChangeCompany,
     EndApp,
     EndedDriver,
     EndedExecutor,
+    MoveCompany,
     Private,
     RegisterCompany,
+    RemoveCompany,
+    SetLimit,
     SubmitApp,
     check_variables,
     write_command,
@@ -317,14 +323,36 @@ def test_an_id_of_a_command_is_one_printable_line(identity: str) -> None:
         check_command_id(identity)
 
 
-@pytest.mark.parametrize("name", ["a", "Acme", "0", "a.b_c-d", "é", "x" * 63])
+@pytest.mark.parametrize("name", ["a", "acme", "0", "a.b_c-d", "x" * 63])
 def test_a_company_is_named_in_one_word(name: str) -> None:
     assert received(write_command(RegisterCompany(company=name)).encode()) == RegisterCompany(company=name)
 
 
-@pytest.mark.parametrize("name", ["A B", "a/b", "/", "op", "auditor", "worker", "local", "master"])
-def test_a_company_whose_users_could_not_be_told_is_not_added(name: str) -> None:
-    with pytest.raises(InvalidCommand, match=r"a company's name has neither|a company cannot be named op or"):
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a b",
+        "a/b",
+        "/",
+        "",
+        "Acme",
+        "é",
+        ".",
+        "-x",
+        "a:b%$",
+        "x" * 64,
+        "a\n",
+        "op",
+        "auditor",
+        "worker",
+        "local",
+        "master",
+    ],
+)
+def test_a_company_that_could_have_no_account_is_not_added(name: str) -> None:
+    with pytest.raises(
+        InvalidCommand, match=r"a company's name has 1 to 63 lower-case|a company cannot be named op or"
+    ):
         received(write_command(RegisterCompany(company=name)).encode())
 
 
@@ -332,6 +360,33 @@ def test_a_company_whose_users_could_not_be_told_is_not_added(name: str) -> None
 def test_a_user_with_a_slash_or_a_blank_submits_nothing(user: str) -> None:
     with pytest.raises(InvalidCommand, match="a user's name has neither blanks nor '/'"):
         received(write_command(SubmitApp(app="a", company="acme", user=user, command=("true",))).encode())
+
+
+@pytest.mark.parametrize(
+    "name, typed",
+    [("ACME", "acme"), ("-x", "x"), ("Acme Ltd.", "acme-ltd"), ("ü", "acme"), ("OP", "acme"), ("x" * 100, "x" * 63)],
+)
+def test_it_is_said_what_to_type_for_a_company(name: str, typed: str) -> None:
+    with pytest.raises(InvalidCommand, match=f"`fairlog company add {re.escape(typed)}`, for example"):
+        received(write_command(RegisterCompany(company=name)).encode())
+    assert received(write_command(RegisterCompany(company=typed)).encode())
+
+
+@pytest.mark.parametrize("name", ["ACME", "é", ".", "-x", "a b/c"])
+def test_a_company_of_an_earlier_log_is_changed_as_before(name: str) -> None:
+    cluster = Cluster()
+    cluster.company(name)
+    cluster.turn(AddDepartment(department="d"))
+    for command in (
+        ChangeCompany(company=name, cores=4, memory_mb=4096),
+        MoveCompany(company=name, department="d"),
+        SetLimit(scope="company", name="max_cores", value=2, company=name),
+        RemoveCompany(company=name),
+    ):
+        same = received(write_command(command).encode())
+        assert same == command
+        cluster.turn(same)
+    assert name not in cluster.state.companies
 
 
 def test_names_of_earlier_logs_are_decided_as_before() -> None:
