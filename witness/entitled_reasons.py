@@ -12,6 +12,9 @@ from recovery.replay.bounds import moment
 from scheduler.model.answers import AppStands, Leaver, RoomTarget, SlotShown
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.model.text import few
+from scheduler.rules.command.windows import barred
+from scheduler.rules.entities.labels import met_by
+from scheduler.rules.index.closings import grace_of
 from scheduler.rules.share.entitlement import Entitlement, entitlement
 from scheduler.rules.stage.needs import runs_for_s
 from scheduler.rules.stage.room import Gathering, Seeking
@@ -103,8 +106,15 @@ def _without_room(state: ClusterState, app: App) -> Told:
     of, facts = _of_company(state, app), _facts(state, app)
     text = (
         f"{_unit(app)} more are not its company's: all apps together want more than fits, and {app.spec.company} is "
-        f"entitled to {of.entitled}, of which it holds {of.held}; nothing is left over that could be lent to it"
+        f"entitled to {of.entitled}, of which it holds {of.held}"
     )
+    if of.below != NOTHING:
+        text += f" and other apps of it wait for {of.below}"
+    text += "; nothing is left over that could be lent to it"
+    node = filling_of(state).companies.get(app.spec.company)
+    left = NOTHING if node is None else (shortage_of(state).fair_part(node) - of.entitled).at_least(NOTHING)
+    if left.cores and left.memory_mb and not left.covers(_unit(app)):
+        text += f"; of its fair part {left} are not handed out, which are too little for that"
     return text, facts
 
 
@@ -200,10 +210,26 @@ def in_need(state: ClusterState, app: App) -> Found | None:
 def _need(state: ClusterState, app: App) -> Told:
     units = "unit" if app.lack.units == 1 else "units"
     text = f"it is {app.lack.units} {units} below its entitlement since {moment(app.lack.since)}{_coming(state, app)}"
-    if not app.holds and not ahead_of(state, app) and _finds_no_room(state, app):
-        text += "; no worker can be emptied for it now, for what is entitled stands in fragments"
+    if not app.holds and not ahead_of(state, app) and not _is_overdue(state, app) and _finds_no_room(state, app):
+        text += f"; {_no_room(state, app)}"
     facts = {"units": app.lack.units, "since": app.lack.since, "date": _date(state, app)}
     return text, {**facts, "targets": to_builtins(targets_of(app)), "ahead": ahead_of(state, app)}
+
+
+def _no_room(state: ClusterState, app: App) -> str:
+    """Why room can be made for it nowhere now."""
+    closed = barred(state, app, state.at)
+    for worker in state.workers.values():
+        may = worker.id not in closed and met_by(app.need.demand, worker.labels, worker.taints)
+        if worker.status == "alive" and may and worker.offer.covers(app.need.executor):
+            return "no worker can be emptied for it now: what is entitled stands in fragments"
+    return "windows close to it all workers that could host it"
+
+
+def _is_overdue(state: ClusterState, app: App) -> bool:
+    """Whether room should have been made for it by now, and nobody is told to leave for it."""
+    date = _date(state, app)
+    return date is not None and date <= state.at and not any(hold.reason in TARGETS for hold in app.holds.values())
 
 
 def _finds_no_room(state: ClusterState, app: App) -> bool:
@@ -248,12 +274,21 @@ def _date(state: ClusterState, app: App) -> int | None:
     return (app.lack.date or None) if app.lack.units and state.settings.reclaim_patience_s is not None else None
 
 
-def _until(leaving: Iterable[Allocation]) -> str:
-    """By when those who were told to leave have left, as the rest of a sentence; empty if nobody was (semantics H7)."""
+def _until(state: ClusterState, leaving: Iterable[Allocation]) -> str:
+    """By when those who were told to leave have left, as the rest of a sentence; empty if nobody was (semantics H7).
+
+    Who gets SIGTERM at its date has a grace from then on.
+    """
     told = list(leaving)
     if any(not one.firm for one in told):
         return ", as tasks there end"
-    return f", by {moment(max(one.deadline for one in told))} at the latest" if told else ""
+    if not told:
+        return ""
+    settings = state.settings
+    latest = max([one.deadline + 1000 * grace_of(settings, state.apps[one.app], one) for one in told])
+    if latest > state.at:
+        return f", by {moment(latest)} at the latest"
+    return f", which is overdue since {moment(latest)}"
 
 
 def _running_on(state: ClusterState, app: App, leaving: Iterable[Allocation]) -> str:
@@ -274,7 +309,10 @@ def _coming(state: ClusterState, app: App) -> str:
         named = _listed(names)
         text += f"; {named} {'is' if len(names) == 1 else 'are'} being emptied for it"
         leaving = [one for target in targets for one in target.leaving.values()]
-        text += _until(leaving) + _running_on(state, app, leaving)
+        text += _until(state, leaving) + _running_on(state, app, leaving)
+    elif _is_overdue(state, app):
+        why = f": {_no_room(state, app)}" if not ahead_of(state, app) and _finds_no_room(state, app) else ""
+        text += f"; room for it is overdue since {moment(app.lack.date)}{why}"
     elif (date := _date(state, app)) is not None:
         text += f"; room is made for it by {moment(date)}"
     if app.lack.units > len(targets) and (before := ahead_of(state, app)):
@@ -288,8 +326,8 @@ def _slot(state: ClusterState, app: App) -> str:
     if slot is None:
         return ""
     if slot.began:
-        return f"; your slot lasts until {moment(slot.until)}"
-    return f"; your slot begins at {moment(slot.date)} at the earliest"
+        return f"; its slot lasts until {moment(slot.until)}"
+    return f"; its slot begins at {moment(slot.date)} at the earliest"
 
 
 def _listed(names: list[str]) -> str:
@@ -306,16 +344,16 @@ def stands(state: ClusterState, app: App) -> AppStands | None:
     kinds = [kind for kind, _ in app.need.executor.others]
     held, due = _amounts(mine.held, kinds), _amounts(mine.entitled, kinds)
     if mine.lent != NOTHING and mine.below == NOTHING:
-        text = f"You hold {held}, of which {_amounts(mine.lent, kinds)} are lent to you; {due} are yours"
+        text = f"The app holds {held}, of which {_amounts(mine.lent, kinds)} are lent to it; {due} are its own"
     elif mine.held == NOTHING and mine.entitled == NOTHING:
-        text = "You hold nothing, and nothing is yours now"
+        text = "The app holds nothing, and nothing is its own now"
     else:
         are = "is" if due == "1 core" else "are"
-        text = f"You hold {mine.held.cores} of the {due} that {are} yours"
+        text = f"The app holds {mine.held.cores} of the {due} that {are} its own"
     if mine.leaving != NOTHING:
         told = (one for one in app.executors.values() if one.status == "stopping" and one.deadline)
-        text += f"; {_amounts(mine.leaving, kinds)} leave{_until(told)}"
-    text += _coming(state, app).replace(" for it", " for you") + _slot(state, app)
+        text += f"; {_amounts(mine.leaving, kinds)} leave{_until(state, told)}"
+    text += _coming(state, app) + _slot(state, app)
     figures: dict[str, Resources] = mine._asdict()
     return AppStands(
         text=f"{text}.",

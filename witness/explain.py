@@ -162,6 +162,7 @@ class _Story:
         app, spec = self.app, self.app.spec
         at = max(self.state.at, now or 0)
         self._pause(at)
+        self.state.at = at  # dates are told as they are now
         order = list(CAUSES)
         ordered = sorted(self.waited.items(), key=lambda item: (order.index(item[0][0]), item[0][1]))
         wait = waits_for(self.state, app)

@@ -353,7 +353,7 @@ def _smallest(state: ClusterState, app: App) -> Resources:
 
 def _barred(state: ClusterState, app: App, size: Resources, kept: Collection[str]) -> Wait | None:
     """The app is excluded from the workers that have room (W7, W9, W14), or these are suspected (W8)."""
-    if (closed := _behind_windows(state, app, size)) is not None:
+    if (closed := _behind_windows(state, app, size) or _only_behind_windows(state, app, size)) is not None:
         return closed
     there = [state.workers[name] for name in kept if name in state.workers]
     if any(worker.status == "alive" and worker.open_to(app.id).covers(size) for worker in there):
@@ -375,14 +375,32 @@ def _behind_windows(state: ClusterState, app: App, size: Resources) -> Wait | No
     return Wait("window", "W14", partial(_until_windows, state, app, found)) if found else None
 
 
-def _closed_to_all(state: ClusterState, app: App) -> Wait | None:
-    """Workers could host the app, but have a window now (semantics W14)."""
-    size = app.need.least if app.need.driver == NOTHING else app.need.driver
-    found = [
+def _only_behind_windows(state: ClusterState, app: App, size: Resources) -> Wait | None:
+    """Windows are in the way of the app on so many workers that those left could not host it if they were empty."""
+    barred_to = barring(state, app, state.at)
+    able = [worker for worker in _usable(state, app) if worker.offer.covers(size)]
+    found = [(window, worker) for window in barred_to for worker in able if worker.id in window.names]
+    behind = {worker.id for _, worker in found}
+    left = sum([worker.offer.holds(size) for worker in able if worker.id not in behind])
+    if left >= (app.need.gang or 1):
+        return None
+    found += _within_windows(state, app, size)
+    return Wait("window", "W14", partial(_until_windows, state, app, found)) if found else None
+
+
+def _within_windows(state: ClusterState, app: App, size: Resources) -> list[tuple[Window, Worker]]:
+    """The workers that could host that much of the app, but have a window now."""
+    return [
         (state.windows[worker.window], worker)
         for worker in state.workers.values()
         if worker.window and worker.offer.covers(size) and met_by(app.need.demand, worker.labels, worker.taints)
     ]
+
+
+def _closed_to_all(state: ClusterState, app: App) -> Wait | None:
+    """Workers could host the app, but have a window now (semantics W14)."""
+    size = app.need.least if app.need.driver == NOTHING else app.need.driver
+    found = _within_windows(state, app, size)
     return Wait("window", "W14", partial(_until_windows, state, app, found)) if found else None
 
 

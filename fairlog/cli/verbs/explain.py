@@ -151,7 +151,7 @@ def _print_targets(told: dict[str, Any]) -> None:
         for one in target["leaving"]:
             by = "once its tasks have ended"
             if one["deadline"] is not None:
-                by = f"by {render.moment(one['deadline'])} at the latest"
+                by = f"by {render.moment(one['deadline'])}, and is gone a grace later at the latest"
             click.echo(f"          {one['executor']} leaves, {by} (H7)")
     for loss in told["losses"]:
         shares = loss["shares"]

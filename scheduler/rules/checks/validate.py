@@ -200,7 +200,7 @@ def check_name(what: str, value: str) -> None:
 
 
 def check_new_names(command: Command) -> None:
-    """Raises: InvalidCommand for a company that could have no account, or a user that `COMPANY/USER` could not name (I2).
+    """Raises: InvalidCommand for a company that could have no account, or a user that `COMPANY/USER` cannot name.
 
     Checked when a command arrives, never by `decide`: logs of earlier versions have such companies and users.
     """

@@ -92,6 +92,11 @@ class Shortage:
         fair = Resources.of(**{kind: int(part) for kind, part in short.fair.items()})
         return Larger(amounts_in(leaf.amounts), short.got, fair, times, short.within)
 
+    def fair_part(self, node: CompanyNode) -> Resources:
+        """The fair part of the cluster that is the company's, of cores and memory, rounded down, within its caps."""
+        total = self._state.fleet.total
+        return Resources(*[int(self._due(node, kind, _amount(total, kind))) for kind in ("cores", "memory_mb")])
+
     def first(self, besides: Collection[str]) -> list[tuple[App, Larger]]:
         """Of each company, but of those `besides`, the first app that dropped out and is larger than its share."""
         found: dict[str, tuple[App, Larger]] = {}

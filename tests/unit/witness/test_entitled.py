@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from recovery.replay.bounds import moment
 from scheduler.model.causes import CAUSES
 from scheduler.model.commands import (
+    AddWindow,
     ChangeCompany,
     ChangeEdition,
     Command,
@@ -76,7 +77,7 @@ def of_type(cluster: Cluster, kind: type[Event]) -> list[Event]:
 
 def test_a_claimant_is_told_in_one_sentence_what_is_its_own_and_by_when() -> None:
     standing = explain(facts(lent()), "y")["standing"]
-    assert standing["text"].startswith("You hold 0 of the 8 cores that are yours; w1 is being emptied for you, by ")
+    assert standing["text"].startswith("The app holds 0 of the 8 cores that are its own; w1 is being emptied for it")
     assert standing["text"].endswith(" at the latest.")
     assert (standing["entitledCores"], standing["heldCores"], standing["belowCores"]) == (8, 0, 8)
     (target,) = standing["targets"]
@@ -95,7 +96,8 @@ def test_who_waits_longer_since_an_executor_runs_for_its_minimum_is_told_so() ->
 
 def test_a_loser_is_told_what_leaves_and_its_receipt() -> None:
     told = explain(facts(lent()), "x")
-    assert told["standing"]["text"].startswith("You hold 12 cores, of which 4 cores are lent to you; 8 cores are yours")
+    text = "The app holds 12 cores, of which 4 cores are lent to it; 8 cores are its own"
+    assert told["standing"]["text"].startswith(text)
     assert "; 4 cores leave, by " in told["standing"]["text"]
     (loss,) = told["losses"]
     assert (loss["claimant"], loss["rule"], loss["why"]) == ("y", "H6 surplus", "surplus")
@@ -112,7 +114,7 @@ def test_who_waits_for_its_room_has_a_need() -> None:
 def test_who_is_told_by_the_log_is_served_and_its_need_ends() -> None:
     cluster = lent(ended("x.3"), ended("x.2"))
     assert len(cluster.state.apps["y"].executors) == 2
-    assert explain(facts(cluster), "y")["standing"]["text"] == "You hold 8 of the 8 cores that are yours."
+    assert explain(facts(cluster), "y")["standing"]["text"] == "The app holds 8 of the 8 cores that are its own."
     for kind in (NeedBegan, NeedEnded, TargetSet, TargetEnded, ExecutorRevoked):
         assert of_type(cluster, kind), kind
 
@@ -152,7 +154,7 @@ def in_slots() -> Cluster:
 def test_who_has_a_slot_is_told_until_when_and_the_audit_derives_it() -> None:
     cluster = in_slots()
     slot = cluster.state.slots["y"]
-    assert explain(facts(cluster), "y")["standing"]["text"].endswith(f"; your slot lasts until {moment(slot.until)}.")
+    assert explain(facts(cluster), "y")["standing"]["text"].endswith(f"; its slot lasts until {moment(slot.until)}.")
     (executor,) = to_builtins(views.app(cluster.state, app="y"))["executors"]
     assert executor["slotUntil"] == slot.until
     cluster.turn(after_s=60)
@@ -280,3 +282,74 @@ def test_an_edition_that_is_not_known_is_refused_in_one_sentence() -> None:
         replayed(facts(lent()), Rules(edition=4))
     with pytest.raises(InvalidCommand, match=r"^it is decided by edition 3 of the rules alone, not by 4$"):
         lent(ChangeEdition(edition=4))
+
+
+def windowed() -> Cluster:
+    """Windows close both workers to company a, whose app is below its entitlement."""
+    cluster = Cluster({"reclaim_patience_s": 20, "min_runtime_s": 10, "kill_grace_s": 5})
+    cluster.turn(RegisterCompany(company="a"), RegisterCompany(company="b"))
+    cluster.worker("w1", 8)
+    cluster.worker("w2", 8)
+    begin = cluster.state.at + 60_000
+    ends = begin + 600_000
+    for worker, name, whose in (("w1", "m", ""), ("w2", "r", "b")):
+        cluster.turn(AddWindow(window=name, workers=(worker,), begin=begin, end=ends, notice_s=15, company=whose))
+    cluster.turn(submit("hog", "b", 16))
+    cluster.turn(after_s=50)
+    for name in [name for name, one in cluster.state.executors.items() if one.worker == "w1"]:
+        cluster.turn(ended(name))
+    cluster.turn(submit("late", "a", 4))
+    return cluster
+
+
+def test_an_app_that_windows_alone_keep_waits_for_them_and_is_promised_no_date_that_is_past() -> None:
+    cluster = windowed()
+    assert cluster.state.apps["late"].lack.units
+    for later_s in (1, 30, 60):
+        now = cluster.state.at + 1000 * later_s
+        told = explain(facts(cluster), "late", now=lambda now=now: now)
+        assert (told["waitsFor"]["cause"], told["waitsFor"]["rule"]) == ("window", "W14")
+        assert "window m on w1" in told["waitsFor"]["text"]
+        assert "window r for company b on w2" in told["waitsFor"]["text"]
+        date, text = told["standing"]["date"], told["standing"]["text"]
+        if date > now:
+            assert f"; room is made for it by {moment(date)}" in text
+        else:
+            why = "windows close to it all workers that could host it"
+            assert f"; room for it is overdue since {moment(date)}: {why}" in text
+            assert "room is made for it" not in text
+
+
+def test_a_worker_that_no_window_closes_is_the_cause_although_others_are_closed() -> None:
+    cluster = windowed()
+    cluster.worker("w3", 8)
+    cluster.turn(submit("more", "b", 16))
+    wait = waits_for(cluster.state, cluster.state.apps["late"])
+    assert wait is None or wait.cause != "window"
+
+
+def test_who_leaves_is_gone_a_grace_after_its_date_at_the_latest() -> None:
+    told = explain(facts(lent()), "y")
+    latest = told["targets"][0]["leaving"][0]["deadline"] + 30_000
+    assert f", by {moment(latest)} at the latest" in told["standing"]["text"]
+    assert f", by {moment(latest)} at the latest" in told["waitsFor"]["text"]
+    overdue = explain(facts(lent()), "y", now=lambda: latest + 1)
+    assert f", which is overdue since {moment(latest)}" in overdue["standing"]["text"]
+
+
+def test_whoever_is_not_entitled_is_told_who_waits_for_the_entitlement_and_what_is_left() -> None:
+    cluster = Cluster({"reclaim_patience_s": 60, "min_runtime_s": 0})
+    cluster.turn(RegisterCompany(company="a"), RegisterCompany(company="b"))
+    cluster.worker("w1", 8)
+    cluster.worker("w2", 8)
+    cluster.turn(submit("hog", "a", 16, 1))
+    for number in range(6):
+        cluster.turn(submit(f"s{number}", "b", 1, 1))
+    cluster.turn(submit("four", "b", 4))
+    wait = waits_for(cluster.state, cluster.state.apps["four"])
+    assert wait is not None
+    assert wait.cause == "not-entitled"
+    text, _ = wait.tell()
+    assert "b is entitled to 6 cores and 1536 MiB, of which it holds 0 cores and 0 MiB" in text
+    assert " and other apps of it wait for 6 cores and 1536 MiB; nothing is left over" in text
+    assert "; of its fair part 2 cores and " in text

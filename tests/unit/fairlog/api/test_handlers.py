@@ -239,7 +239,7 @@ def test_secrets_that_are_none_or_too_many_are_refused(api: Handlers, values: di
 
 
 @pytest.mark.parametrize("told", [True, False], ids=["by the master", "by the server"])
-@pytest.mark.parametrize("company, user", [("globex", "eve"), ("acme", "bob"), ("nosuch", "ann")])
+@pytest.mark.parametrize(("company", "user"), [("globex", "eve"), ("acme", "bob"), ("nosuch", "ann")])
 def test_who_may_not_submit_is_told_so_whatever_the_submission_holds(
     api: Handlers, company: str, user: str, *, told: bool
 ) -> None:

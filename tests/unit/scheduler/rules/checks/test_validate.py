@@ -363,7 +363,7 @@ def test_a_user_with_a_slash_or_a_blank_submits_nothing(user: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name, typed",
+    ("name", "typed"),
     [("ACME", "acme"), ("-x", "x"), ("Acme Ltd.", "acme-ltd"), ("ü", "acme"), ("OP", "acme"), ("x" * 100, "x" * 63)],
 )
 def test_it_is_said_what_to_type_for_a_company(name: str, typed: str) -> None:
