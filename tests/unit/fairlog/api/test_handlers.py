@@ -251,7 +251,7 @@ def test_who_may_not_submit_is_told_so_whatever_the_submission_holds(
         api.store.set(KEYS.lease, "{}")
     body = {"type": "SubmitApp", "company": company, "user": user, "command": ["true"]}
     script = script_value(b"true\n", "s.sh")
-    secrets = [
+    secrets: list[dict[str, Any]] = [
         {},
         {"secrets": {"FAIRLOG_SCRIPT": script}, "script": digest_of(b"true\n")},
         {"secrets": {"FAIRLOG_SCRIPT": script}, "script": "ab" * 32},
@@ -276,7 +276,7 @@ def test_who_may_not_submit_is_told_so_whatever_the_submission_holds(
 def test_the_master_judges_permission_before_what_a_command_holds(api: Handlers) -> None:
     ann = signed_in(api, "acme/ann")
     client = CommandClient(api.store, KEYS.cluster, keyring=RING, timeout_s=HOPELESS_S)
-    wrong = [
+    wrong: list[Command] = [
         RegisterCompany(company="a b"),
         submission("a", user="b b"),
         submission("a", company="globex", cwd="no folder"),
