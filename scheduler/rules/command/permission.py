@@ -54,6 +54,12 @@ MATRIX: Mapping[Verb, Mapping[Role, Reach]] = {
 """Verb -> role -> what it reaches; a role that is not there may not."""
 WITH_REASON: frozenset[tuple[Verb, Role]] = frozenset({("kill", "operator"), ("private", "operator")})
 """What must be given a reason."""
+_INSTEAD: Mapping[tuple[Verb, Role], str] = {
+    ("submit", "operator"): "; `fairlog login` as a user of the company",
+    ("statement", "user"): "; `fairlog statement` works out of the public log all of it but what was used",
+    ("statement", "admin"): "; `fairlog statement` works out of the public log all of it but what was used",
+}
+"""What else a role may do that may not do the verb, or not of that."""
 MEANING: Mapping[Verb, str] = {
     "submit": "submit, scale, extend, hold, release, reprioritize and finish apps, and kill executors",
     "kill": "kill, signal and requeue apps",
@@ -178,8 +184,9 @@ def _allow(state: ClusterState, by: By, verb: Verb, subject: Subject, at: int, *
     _check_sender(state, by, verb, at, joining=joining)
     reach = MATRIX[verb].get(by.role) if by.role else None
     if reach is None:
-        instead = "; `fairlog login` as a user of the company" if (verb, by.role) == ("submit", "operator") else ""
-        raise NotAllowed(f"{by.account} acts as {by.role} and may not {MEANING[verb]}{instead}")
+        raise NotAllowed(
+            f"{by.account} acts as {by.role} and may not {MEANING[verb]}{_INSTEAD.get((verb, by.role), '')}"
+        )
     account = state.accounts.known.get(by.account)
     company = account.company if account is not None else None
     match reach:
@@ -201,7 +208,10 @@ def _allow(state: ClusterState, by: By, verb: Verb, subject: Subject, at: int, *
             names = list(dict.fromkeys(subject.departments))
             some = "the departments" if len(names) > 1 else "the department"
             whose += f"{', an admin of ' if whose else ''}{some} {', '.join(names)}"
-        raise NotAllowed(f"{by.account} acts as {by.role} and may not {MEANING[verb]} of {whose or 'anybody else'}")
+        instead = _INSTEAD.get((verb, by.role), "")
+        raise NotAllowed(
+            f"{by.account} acts as {by.role} and may not {MEANING[verb]} of {whose or 'anybody else'}{instead}"
+        )
 
 
 def _reaches(state: ClusterState, account: Account, subject: Subject) -> bool:
