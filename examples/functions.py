@@ -23,4 +23,6 @@ def main(company: str, user: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:3])
+    if len(sys.argv) != 3:
+        sys.exit("usage: python examples/functions.py COMPANY USER")
+    main(*sys.argv[1:])

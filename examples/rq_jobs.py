@@ -18,4 +18,6 @@ def main(url: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: python examples/rq_jobs.py URL")
     main(sys.argv[1])

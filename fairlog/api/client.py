@@ -72,8 +72,15 @@ def api_urls(named: str | Sequence[str]) -> list[str]:
     return urls
 
 
+def of_app(app: str) -> str:
+    """The path of the app. Raises: UnknownApp for a text that no app can be named, and that would be another path."""
+    if not app or "/" in app or app in (".", ".."):
+        raise errors.UnknownApp(app[:80])
+    return f"/v1/apps/{quote(app, safe='')}"
+
+
 def _mail(app: str, name: str) -> str:
-    return f"/v1/apps/{quote(app, safe='')}/mail/{quote(name, safe='')}"
+    return f"{of_app(app)}/mail/{quote(name, safe='')}"
 
 
 class _Talk:
@@ -161,6 +168,8 @@ class _Talk:
         if name not in VIEWS:
             raise errors.InvalidCommand(f"no view is named {name[:40]!r}; the views are {', '.join(VIEWS)}")
         path = VIEWS[name]
+        if name == "app":
+            of_app(str(arguments["app"]))
         inside = {key: quote(str(arguments[key]), safe="") for key in arguments if f"{{{key}}}" in path}
         query = {key: _text(value) for key, value in arguments.items() if key not in inside}
         query |= {"fresh": "true"} if at is None else {"at": str(at)}
@@ -196,12 +205,12 @@ class _Talk:
         return By(said["account"], said["token"], said["role"])
 
     def states(self, app: str) -> Steps[list[dict[str, Any]]]:
-        found: list[dict[str, Any]] = yield from self.read(f"/v1/apps/{quote(app, safe='')}/tasks", fresh="true")
+        found: list[dict[str, Any]] = yield from self.read(f"{of_app(app)}/tasks", fresh="true")
         return found
 
     def explain(self, app: str, *, audited: bool = False) -> Steps[dict[str, Any]]:
         more = {"audited": "true"} if audited else {}
-        said: dict[str, Any] = yield from self.read(f"/v1/apps/{quote(app, safe='')}/explain", fresh="true", **more)
+        said: dict[str, Any] = yield from self.read(f"{of_app(app)}/explain", fresh="true", **more)
         return said
 
     def check(self) -> Steps[object]:
@@ -224,7 +233,7 @@ class _Talk:
         return text
 
     def beat(self, app: str) -> Steps[str]:
-        answer = yield from self.ask(HttpRequest("POST", f"/v1/apps/{quote(app, safe='')}/beat"))
+        answer = yield from self.ask(HttpRequest("POST", f"{of_app(app)}/beat"))
         return str(msgspec.json.decode(answer.content)["value"]["state"])
 
     def follow(self, path: str, after: int) -> Send:
@@ -234,14 +243,14 @@ class _Talk:
     def tails(self, app: str, task: str = "", *, reason: str = "") -> Steps[dict[int | None, Tail]]:
         query = {"reason": reason} if reason else {}
         query |= {"task": task} if task else {}
-        found: list[dict[str, Any]] = yield from self.read(f"/v1/apps/{quote(app, safe='')}/output", **query)
+        found: list[dict[str, Any]] = yield from self.read(f"{of_app(app)}/output", **query)
         return {each["task"]: _tail(each) for each in found}
 
     def output(self, app: str, task: int | None, *, stream: Stream | None = None, reason: str = "") -> Steps[bytes]:
         part = "driver" if task is None else f"tasks/{task}"
         query = {"reason": reason} if reason else {}
         query |= {"stream": stream} if stream else {}
-        answer = yield from self.ask(HttpRequest("GET", f"/v1/apps/{quote(app, safe='')}/{part}/output", query))
+        answer = yield from self.ask(HttpRequest("GET", f"{of_app(app)}/{part}/output", query))
         return answer.content
 
 
@@ -366,7 +375,7 @@ class ApiClient(Base):
 
     def links(self, app: str) -> dict[str, str]:
         """The addresses of the app's user interfaces, by name."""
-        found: dict[str, str] = self.read(f"/v1/apps/{quote(app, safe='')}/links")
+        found: dict[str, str] = self.read(f"{of_app(app)}/links")
         return found
 
     def beat(self, app: str) -> str:

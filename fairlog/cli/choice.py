@@ -185,8 +185,11 @@ def full_ids(session: Session, names: Sequence[str]) -> list[str]:
 
     A number is the log position of an app's submission. The part after `app-` is a beginning as well.
 
-    Raises: Ambiguous.
+    Raises: Ambiguous; UnknownApp for a text that no app can be named, which could name something else in a path.
     """
+    for name in names:
+        if not name or "/" in name or name in (".", ".."):
+            raise UnknownApp(name[:80])
     names = [_numbered(session, name) if name.isdecimal() else name for name in names]
     if all(map(_is_whole, names)):
         return names

@@ -15,6 +15,7 @@ from fairlog.cli import render
 from fairlog.cli.choice import Record, confirm, only
 from fairlog.cli.completion import complete
 from fairlog.cli.params import P, R, flag, label_option, read_text, text_option
+from scheduler.model.errors import UnknownWorker
 from scheduler.model.states import WorkerStatus
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def chosen_workers(function: Callable[P, R]) -> Callable[P, R]:
 def picked_workers(session: Session, chosen: WorkerChoice, verb: str) -> list[str]:
     """The ids of the chosen workers; those that a filter chooses are shown and asked for before.
 
-    Raises: click.UsageError if there is nobody to ask, click.Abort for a no, Ambiguous.
+    Raises: click.UsageError if there is nobody to ask, click.Abort for a no, Ambiguous, UnknownWorker.
     """
     known: list[Record] = session.ask("workers")
     named = _named(chosen.names, known)
@@ -127,9 +128,9 @@ def picked_workers(session: Session, chosen: WorkerChoice, verb: str) -> list[st
 
 
 def workers_of(session: Session, names: Sequence[str], known: Sequence[Record] | None = None) -> tuple[str, ...]:
-    """The ids of the workers that are named by an id, a unique beginning of it, or a host; others stay.
+    """The ids of the workers that are named by an id, a unique beginning of it, or a host.
 
-    Of the `known` ones, by default those that are registered. Raises: Ambiguous.
+    Of the `known` ones, by default those that are registered. Raises: Ambiguous; UnknownWorker if any is none.
     """
     return tuple(_named(names, session.ask("workers") if known is None else known))
 
@@ -163,7 +164,10 @@ def _named(names: Sequence[str], known: Sequence[Record]) -> list[str]:
     ids = [each["worker"] for each in known]
     for name in names:
         of_host = [each["worker"] for each in known if each["host"] == name]
-        found |= dict.fromkeys(of_host if of_host and name not in ids else [only(name, ids, "workers")])
+        meant = of_host if of_host and name not in ids else [only(name, ids, "workers")]
+        if meant[0] not in ids:
+            raise UnknownWorker(name)
+        found |= dict.fromkeys(meant)
     return list(found)
 
 

@@ -83,6 +83,34 @@ class Page:
     """How many fences were read."""
 
 
+def links(page: Path) -> list[str]:
+    """Where the page's links lead that stay in the repository."""
+    found = re.findall(r"\]\(([^)\s]+)\)", _outside_fences(page))
+    return [link for link in found if not re.match(r"[a-z]+:", link)]
+
+
+def leads_somewhere(page: Path, link: str) -> bool:
+    """Whether there is such a file, with such a heading or anchor if it is one of Markdown."""
+    name, _, anchor = link.partition("#")
+    there = page.parent / name if name else page
+    return there.exists() and (not anchor or there.suffix != ".md" or anchor in _anchors(there))
+
+
+def _anchors(page: Path) -> set[str]:
+    """The anchors of a page, as GitHub makes them of its headings, and those that it names."""
+    text, found = _outside_fences(page), dict[str, int]()
+    for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE):
+        shown = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).strip().lower()
+        name = re.sub(r"[^\w\- ]", "", shown).replace(" ", "-")
+        found[name] = found.get(name, -1) + 1
+    numbered = {f"{name}-{number}" for name, most in found.items() for number in range(1, most + 1)}
+    return {*found, *numbered, *re.findall(r'(?:id|name)="([^"]+)"', text)}
+
+
+def _outside_fences(page: Path) -> str:
+    return re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
 def read(path: Path) -> Page:
     """The page. Raises: ValueError if a fence does not begin with a command."""
     text = path.read_text()

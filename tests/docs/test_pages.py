@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import PAGES, Page, agrees, failures, read
+from tests.docs.pages import PAGES, ROOT, Page, agrees, failures, leads_somewhere, links, read
 
 READ = [read(path) for path in PAGES]
 REASONS = {
@@ -72,6 +72,24 @@ def test_output_may_differ_in_times_ids_and_widths_only(shown: str, printed: str
     assert agrees(shown, printed)
     assert not agrees(shown, f"{printed}another line\n")
     assert not agrees(f"a line\n{shown}", printed)
+
+
+def test_every_link_of_a_page_leads_to_a_file_and_a_heading() -> None:
+    dead = [
+        f"{page.relative_to(ROOT)}: {link}"
+        for page in (*PAGES, ROOT / "CHANGELOG.md")
+        for link in links(page)
+        if not leads_somewhere(page, link)
+    ]
+    assert not dead
+
+
+def test_a_link_to_no_file_or_no_heading_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# A `b` (c)\n\n## Twice\n\n## Twice\n\n[x](#a-b-c) [y](#twice-1) [z](#d) [w](no.md) [v](page.md#e)\n"
+    )
+    assert [link for link in links(page) if not leads_somewhere(page, link)] == ["#d", "no.md", "page.md#e"]
 
 
 def test_another_number_word_or_line_is_found() -> None:

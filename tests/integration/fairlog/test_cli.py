@@ -23,6 +23,7 @@ from tests.integration.cli_rig import Shell
 from tests.waiting import HOPELESS_S, wait_until
 
 LONG = "x" * 100_000
+OF_ONE_APP = ("app", "explain", "logs", "kill", "hold", "resubmit")
 
 
 @pytest.fixture(scope="module")
@@ -464,8 +465,8 @@ SUBMIT = ("submit", "--company", "acme", "--user", "ann")
         (("company", "add", "acme"), "registered already"),
         (("company", "add", "tiny", "--cores", "-1", "--memory", "4G"), "quota's cores must be between 0"),
         (("company", "add", "tiny", "--cores", "8"), "both --cores and --memory"),
-        (("company", "add", LONG), "at most 128 characters"),
-        (("company", "add", "a\tb"), "control characters"),
+        (("company", "add", LONG), "1 to 63 lower-case letters"),
+        (("company", "add", "a\tb"), "`fairlog company add a-b`, for example"),
         (("company", "add", "A B"), "a company's name has 1 to 63 lower-case letters"),
         (("submit", "--company", "acme", "--user", "a/b", "--", "true"), "a user's name has neither blanks nor '/'"),
         (("company", "set", "nope", "--part", "1/2"), "no company 'nope'"),
@@ -479,6 +480,10 @@ SUBMIT = ("submit", "--company", "acme", "--user", "ann")
         (("app", "nope"), "no app 'nope'"),
         (("logs", "nope"), "no app 'nope'"),
         (("log", "--app", "nope"), "no app 'nope'"),
+        *(((verb, name), f"no app {name!r} is known") for verb in OF_ONE_APP for name in ("", "x/events", "..")),
+        (("drain", "worker-1", "nope"), "no worker 'nope'"),
+        (("decommission", "worker-1", "nope"), "no worker 'nope'"),
+        (("remove", "--force", "worker-1", "nope"), "no worker 'nope'"),
         (("drain", "nope"), "no worker 'nope'"),
         (("undrain", "nope"), "no worker 'nope'"),
         (("remove", "nope"), "no worker 'nope'"),

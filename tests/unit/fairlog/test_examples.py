@@ -1,18 +1,17 @@
-"""The example logs of the README, from a clone and from an installed package."""
+"""The examples: how they are used, and the logs of the README, from a clone and from an installed package."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import pytest
 from click.testing import CliRunner
 
 from fairlog.cli.main import cli
 from fairlog.demo.examples import FOLDER, LOGS, write_examples
-
-if TYPE_CHECKING:
-    import pytest
 
 ROOT = Path(__file__).parents[3]
 
@@ -21,6 +20,15 @@ def test_a_wheel_has_each_log_beside_the_module() -> None:
     built = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
     logs = {source: place for source, place in built["force-include"].items() if source.startswith("examples/")}
     assert logs == {f"examples/{name}": f"fairlog/demo/{FOLDER}/{name}" for name in LOGS}
+
+
+@pytest.mark.parametrize(
+    ("name", "takes"), [("functions", "COMPANY USER"), ("dask_cluster", "COMPANY USER"), ("rq_jobs", "URL")]
+)
+def test_an_example_without_arguments_says_how_it_is_used(name: str, takes: str) -> None:
+    program = [sys.executable, ROOT / f"examples/{name}.py"]
+    tried = subprocess.run(program, capture_output=True, text=True, check=False)
+    assert (tried.returncode, tried.stderr) == (1, f"usage: python examples/{name}.py {takes}\n")
 
 
 def test_they_are_written_where_they_are_not_and_nothing_is_overwritten(tmp_path: Path) -> None:
