@@ -126,7 +126,8 @@ def _submit(client: StoreClient) -> tuple[list[SubmitApp], list[Receipt]]:
         if isinstance(outcome, CommandRejected):
             raise checks.CheckFailed(f"an app was refused: {outcome}")
         receipts.append(outcome)
-    click.echo(f"{len(orders)} apps were submitted in one batch. The scheduler admits them in fair order.\n")
+    click.echo(f"{len(orders)} apps were submitted in one batch. The scheduler admits them in fair order.")
+    click.echo("What admitted apps request may be more than there is: they get executors as others end.\n")
     return orders, receipts
 
 
@@ -171,10 +172,10 @@ def _display(total: int) -> Iterator[tuple[Show, Callable[[str], None]]]:
             return
         next_line_s = elapsed_s + _LINE_EVERY_S
         ended = sum(app["endedAt"] is not None for app in apps)
-        held = ", ".join(
+        requested = ", ".join(
             f"{each['company']} {each['occupiedCores']}/{each['quotaCores']}" for each in shares["companies"]
         )
-        click.echo(f"{elapsed_s:5.1f} s  {ended:>2} of {total} apps ended; cores occupied: {held}")
+        click.echo(f"{elapsed_s:5.1f} s  {ended:>2} of {total} apps ended; cores requested/quota: {requested}")
 
     if not sys.stdout.isatty():
         yield line, click.echo
@@ -190,7 +191,9 @@ def _display(total: int) -> Iterator[tuple[Show, Callable[[str], None]]]:
 def _picture(elapsed_s: float, apps: list[dict[str, Any]], shares: dict[str, Any]) -> Any:  # noqa: ANN401 (rich's)
     from rich.table import Table  # noqa: PLC0415 (only terminals need it)
 
-    table = Table("company", "share of quota", "cores", "pending", "admitted", "ended", title=f"{elapsed_s:.0f} s")
+    table = Table(
+        "company", "share of quota", "requested/quota", "pending", "admitted", "ended", title=f"{elapsed_s:.0f} s"
+    )
     for each in shares["companies"]:
         states = Counter(
             "ended" if app["endedAt"] else "pending" if app["state"] == "pending" else "admitted"
