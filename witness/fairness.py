@@ -441,17 +441,17 @@ class Fairness(UsageMeter):
         ]
 
     def waits(self, until: int) -> list[dict[str, Any]]:
-        """The waits of the apps admitted in the span up to `until` (ms)."""
+        """The waits of the apps that got their first executor in the span up to `until` (ms)."""
         return [
             {
-                "at": admitted_at,
-                "waitMs": admitted_at - account.ready_at,
+                "at": begun_at,
+                "waitMs": begun_at - account.ready_at,
                 "app": account.app,
                 "company": account.company,
                 "user": account.user,
             }
             for account in self.all
-            if (admitted_at := account.admitted_at) is not None and self.first_at <= admitted_at <= until
+            if (begun_at := account.begun_at) is not None and self.first_at <= begun_at <= until
         ]
 
     def _whole(self, span: int) -> dict[str, Any]:
@@ -569,11 +569,14 @@ def _of_party(sums: Sums, span: int, *, nested: bool = False) -> dict[str, Any]:
 
 
 def _of_apps(accounts: Sequence[AppUsage], own: dict[str, int], start: int, end: int) -> dict[str, Any]:
-    """The waits of the apps admitted in the span, slowdown and finish-time fairness of those that ended in it."""
+    """The waits of the apps that began in the span, slowdown and finish-time fairness of those that ended in it.
+
+    A wait lasts until the first grant: who is admitted and has nothing yet waits still.
+    """
     waits = sorted(
-        account.admitted_at - account.ready_at
+        begun_at - account.ready_at
         for account in accounts
-        if account.admitted_at is not None and start <= account.admitted_at <= end
+        if (begun_at := account.begun_at) is not None and start <= begun_at <= end
     )
     ended = [
         (account, account.started_at, account.ended_at)
@@ -587,10 +590,11 @@ def _of_apps(accounts: Sequence[AppUsage], own: dict[str, int], start: int, end:
     finish_time = sorted(
         (ended_at - account.ready_at) / own[account.app] for account, _, ended_at in ended if own.get(account.app)
     )
-    waiting = [end - a.ready_at for a in accounts if a.ready and a.admitted_at is None and a.ended_at is None]
+    waiting = [end - a.ready_at for a in accounts if a.ready and a.begun_at is None and a.ended_at is None]
+    admitted = [a for a in accounts if a.admitted_at is not None and start <= a.admitted_at <= end]
     return {
         "apps": len(accounts),
-        "admitted": len(waits),
+        "admitted": len(admitted),
         "ended": len(ended),
         "stillWaiting": len(waiting),
         "executorsLost": sum(account.lost for account in accounts),

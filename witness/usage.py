@@ -65,6 +65,11 @@ class AppUsage:
     """The departments that its company was in, the outermost first; only `PlacedMeter` says them."""
 
     @property
+    def begun_at(self) -> int | None:
+        """When its wait was over: its first grant, or its admission if it has never asked for an executor."""
+        return self.admitted_at if self.started_at is None and not self.asked_cores else self.started_at
+
+    @property
     def counts(self) -> bool:
         """Whether it requested, held, lost or used anything in the span."""
         return bool(

@@ -69,7 +69,6 @@ def _table(report: dict[str, Any]) -> str:
     columns = (
         ("demand", "demandCores"),
         ("entitled", "entitledCores"),
-        ("occupied", "occupiedCores"),
         ("granted", "grantedCores"),
         ("short, core-s", "shortfallCoreS"),
         ("out of turn", "longestOutOfTurnMs"),

@@ -56,9 +56,11 @@ def fairness(source: Source, *, first: Bound, last: Bound, by: By, html: Path | 
 
     Entitlement is the max-min fair share of all resources, by water-filling over quotas and limited by demand
     (Dominant Resource Fairness, Ghodsi 2011). Shortfall is the entitlement that was not granted, in core-seconds;
-    fairness error (as in Armada) is its mean as a part of the cluster. Jain's index is computed over occupied /
+    fairness error (as in Armada) is its mean as a part of the cluster. Jain's index is computed over granted /
     entitled. Finish-time fairness (Themis, Mahajan 2020) is the time taken divided by the time on a dedicated 1/N of
     the cluster. Out of turn is the longest time that a company or user with a pending app stayed below entitlement.
+    An app waits from when it is ready until its first executor or its driver is granted; who waits still counts as
+    long as it has. GRANTED is what executors and drivers hold, the mean over the span.
 
     By department, a line sums up all companies in the department, however deep, and JAIN compares what is directly in
     it. Companies in no department have a line of their own.
@@ -119,13 +121,13 @@ def _print_fairness(report: dict[str, Any]) -> None:
         render.print_table((*who, *headings), rows, empty="No app existed in this span.")
     if kinds := whole.get("resources"):
         rows = [
-            (kind, *(row[name.lower()] or "-" for name in who), *map(_number, row["resources"][kind].values()))
+            (kind, *(row[name.lower()] or "-" for name in who), *map(_number, _of_kind(row["resources"][kind])))
             for kind in kinds
             for row in report["rows"]
             if kind in row.get("resources", {})
         ]
         click.echo()
-        render.print_table(("KIND", *who, *_CORES[:4], "SHORT, S"), rows, empty="")
+        render.print_table(("KIND", *who, *_CORES[:3], "SHORT, S"), rows, empty="")
     _print_lost((" ".join(row[name.lower()] for name in who), row) for row in report["rows"])
 
 
@@ -151,7 +153,7 @@ def _print_lost(parties: Iterable[tuple[str, dict[str, Any]]]) -> None:
         click.echo(f"\n{who} lost {number} {'executor' if number == 1 else 'executors'} to claims of others{killed}")
 
 
-_CORES = ("DEMAND", "ENTITLED", "OCCUPIED", "GRANTED", "SHORT", "OUT OF TURN")
+_CORES = ("DEMAND", "ENTITLED", "GRANTED", "SHORT", "OUT OF TURN")
 _WAITS = ("APPS", "WAIT P50", "P90", "P99", "LONGEST", "SLOWDOWN", "FINISH TIME")
 
 
@@ -159,11 +161,15 @@ def _cores(row: dict[str, Any]) -> tuple[object, ...]:
     return (
         _number(row["demandCores"]),
         _number(row["entitledCores"]),
-        _number(row["occupiedCores"]),
         _number(row["grantedCores"]),
         f"{row['shortfallCoreS']:g} core-s",
         render.duration(row["longestOutOfTurnMs"]),
     )
+
+
+def _of_kind(figures: dict[str, Any]) -> list[float | None]:
+    """The figures of a further kind, as `_CORES` names them."""
+    return [figures[name] for name in ("demand", "entitled", "granted", "shortfallS")]
 
 
 def _with_jain(row: dict[str, Any]) -> tuple[object, ...]:
@@ -215,6 +221,9 @@ def statement(
 
     A company's statement has its users and apps. With --department or --by, a statement has departments and what was
     in them: a company counts in those that it was in at the time, so the lines of each level add up to the whole.
+
+    Whoever may read the public log has a statement of every company worked out from it here, without what was used: an
+    API server tells that the company's admins, operators and auditors alone (docs/security.md, rule I3).
     """
     if as_csv and as_json:
         raise click.UsageError("--csv and --json cannot be combined; give one of them")

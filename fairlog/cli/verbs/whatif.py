@@ -197,7 +197,7 @@ _WORDS = {
     "refused": "apps refused",
     "makespanMs": "makespan",
     "share": "share of quota",
-    "occupiedCores": "cores occupied",
+    "occupiedCores": "cores granted",
     "entitledCores": "cores entitled",
     "grantedCoreH": "core-hours granted",
     "waitP50Ms": "wait P50",

@@ -88,7 +88,7 @@ export const fairness = {
         { class: "faint" },
         `Over ${duration(value.toAt - value.fromAt)}, up to position ${number(value.log.to)}`,
         jain !== null && jain !== undefined ? `; Jain's index ${jain.toFixed(2)} (1 = all equally well served)` : "",
-        ". Entitled: what everybody would have if all shares rose together until each demand is met or the cluster is full. Held: what counts as occupied.",
+        ". Entitled: what everybody would have if all shares rose together until each demand is met or the cluster is full. Held: what executors and drivers were granted.",
       ),
       h(
         "form",

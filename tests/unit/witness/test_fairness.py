@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from recovery.replay.bounds import OPEN, Bound
 from recovery.replay.window import measure
-from scheduler.model.commands import EndApp, RegisterKind
+from scheduler.model.commands import EndApp, RegisterKind, SubmitApp
 from scheduler.model.errors import InvalidCommand
 from scheduler.rules.state.cluster import ClusterState
 from tests.property.given import Cluster, submission, worker
@@ -54,9 +54,21 @@ def row(found: dict[str, Any], **who: str) -> dict[str, Any]:
 
 
 def test_what_an_admitted_app_lacks_counts_until_it_is_granted() -> None:
-    """A company's first app is admitted at once; its room comes 11 s later."""
+    """A company's first app is admitted at once; its room comes 11 s later, until when it waits."""
     tiny = row(report(two_companies(borrowing=False)), company="tiny")
-    assert (tiny["waitLongestMs"], tiny["shortfallCoreS"], tiny["grantShortfallCoreS"]) == (0, 88.0, 88.0)
+    assert (tiny["waitLongestMs"], tiny["shortfallCoreS"], tiny["grantShortfallCoreS"]) == (11_000, 88.0, 88.0)
+    before = row(report(two_companies(borrowing=False), last=Bound(at=15_000)), company="tiny")
+    assert (before["admitted"], before["stillWaiting"], before["waitLongestMs"]) == (1, 1, 10_000)
+
+
+def test_who_asks_for_no_executor_does_not_wait_for_one() -> None:
+    cluster = Cluster()
+    cluster.company("acme")
+    cluster.worker("w1", 16)
+    cluster.turn(SubmitApp(app="idle", company="acme", user="ann", elastic=(0, 2), command=("true",)))
+    cluster.turn(after_s=60)
+    acme = row(report(cluster), company="acme")
+    assert (acme["admitted"], acme["stillWaiting"], acme["waitLongestMs"]) == (1, 0, 0)
 
 
 def test_a_slowdown_is_time_here_by_run_time_and_short_runs_count_as_ten_seconds() -> None:
