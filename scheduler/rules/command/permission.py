@@ -54,7 +54,7 @@ MATRIX: Mapping[Verb, Mapping[Role, Reach]] = {
 """Verb -> role -> what it reaches; a role that is not there may not."""
 WITH_REASON: frozenset[tuple[Verb, Role]] = frozenset({("kill", "operator"), ("private", "operator")})
 """What must be given a reason."""
-_INSTEAD: Mapping[tuple[Verb, Role], str] = {
+_INSTEAD: Mapping[tuple[str, str], str] = {
     ("submit", "operator"): "; `fairlog login` as a user of the company",
     ("statement", "user"): "; `fairlog statement` works out of the public log all of it but what was used",
     ("statement", "admin"): "; `fairlog statement` works out of the public log all of it but what was used",

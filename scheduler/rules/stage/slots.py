@@ -95,7 +95,7 @@ class Shortage:
     def fair_part(self, node: CompanyNode) -> Resources:
         """The fair part of the cluster that is the company's, of cores and memory, rounded down, within its caps."""
         total = self._state.fleet.total
-        return Resources(*[int(self._due(node, kind, _amount(total, kind))) for kind in ("cores", "memory_mb")])
+        return Resources(int(self._due(node, "cores", total.cores)), int(self._due(node, "memory_mb", total.memory_mb)))
 
     def first(self, besides: Collection[str]) -> list[tuple[App, Larger]]:
         """Of each company, but of those `besides`, the first app that dropped out and is larger than its share."""

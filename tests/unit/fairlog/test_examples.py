@@ -26,7 +26,7 @@ def test_a_wheel_has_each_log_beside_the_module() -> None:
     ("name", "takes"), [("functions", "COMPANY USER"), ("dask_cluster", "COMPANY USER"), ("rq_jobs", "URL")]
 )
 def test_an_example_without_arguments_says_how_it_is_used(name: str, takes: str) -> None:
-    program = [sys.executable, ROOT / f"examples/{name}.py"]
+    program = [sys.executable, str(ROOT / f"examples/{name}.py")]
     tried = subprocess.run(program, capture_output=True, text=True, check=False)
     assert (tried.returncode, tried.stderr) == (1, f"usage: python examples/{name}.py {takes}\n")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from msgspec import to_builtins
 from msgspec.structs import replace
@@ -307,7 +309,7 @@ def test_an_app_that_windows_alone_keep_waits_for_them_and_is_promised_no_date_t
     assert cluster.state.apps["late"].lack.units
     for later_s in (1, 30, 60):
         now = cluster.state.at + 1000 * later_s
-        told = explain(facts(cluster), "late", now=lambda now=now: now)
+        told = explain(facts(cluster), "late", now=partial(int, now))
         assert (told["waitsFor"]["cause"], told["waitsFor"]["rule"]) == ("window", "W14")
         assert "window m on w1" in told["waitsFor"]["text"]
         assert "window r for company b on w2" in told["waitsFor"]["text"]
