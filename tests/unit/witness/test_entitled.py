@@ -304,7 +304,7 @@ def windowed() -> Cluster:
     return cluster
 
 
-def test_an_app_that_windows_alone_keep_waits_for_them_and_is_promised_no_date_that_is_past() -> None:
+def test_whom_windows_alone_keep_waits_for_them_and_is_promised_no_past_date() -> None:
     cluster = windowed()
     assert cluster.state.apps["late"].lack.units
     for later_s in (1, 30, 60):
@@ -339,7 +339,7 @@ def test_who_leaves_is_gone_a_grace_after_its_date_at_the_latest() -> None:
     assert f", which is overdue since {moment(latest)}" in overdue["standing"]["text"]
 
 
-def test_whoever_is_not_entitled_is_told_who_waits_for_the_entitlement_and_what_is_left() -> None:
+def test_who_is_not_entitled_is_told_who_waits_for_it_and_what_is_left() -> None:
     cluster = Cluster({"reclaim_patience_s": 60, "min_runtime_s": 0})
     cluster.turn(RegisterCompany(company="a"), RegisterCompany(company="b"))
     cluster.worker("w1", 8)
