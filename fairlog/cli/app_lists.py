@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from fairlog.cli import render
-from fairlog.cli.choice import Filter, filter_options, shown_state
+from fairlog.cli.choice import Filter, filter_options, shown_state, waited_ms
 from fairlog.cli.params import P, R, WholeNumber, flag, number_option, read_time, text_option
 from fairlog.cli.times import this_month, time_of
 from fairlog.efficiency import part, percent
@@ -255,7 +255,7 @@ def _listed(source: Source, wanted: AppFilter) -> Iterator[list[dict[str, Any]]]
         records = [
             {
                 **app,
-                "waitedMs": (app["admittedAt"] or app["endedAt"] or max(now, app["submittedAt"])) - app["submittedAt"],
+                "waitedMs": waited_ms(app, now),
             }
             for app in page
             if _within(app["submittedAt"], wanted) and wanted.reason in (None, app.get("reason"))

@@ -30,6 +30,15 @@ _NAMED = 5
 Record = Mapping[str, Any]
 
 
+def waited_ms(app: Record, now: int) -> int:
+    """How long (ms) the app of the view `apps` waits at `now`; has waited until it was admitted, if it has executors.
+
+    One that is admitted, asks for executors and has none waits on.
+    """
+    begun = None if app["state"] == "waiting" and app["requestedCores"] else app["admittedAt"]
+    return int((begun or app["endedAt"] or max(now, app["submittedAt"])) - app["submittedAt"])
+
+
 class Ambiguous(FairlogError):
     """Several ids begin with the text."""
 

@@ -40,7 +40,7 @@ def apps(source: Source, *, wanted: AppFilter, columns: Columns, as_json: bool) 
     """List the apps that have not ended, or all apps.
 
     REASON is the cause for which an app waits, as `fairlog explain` tells it at length, and WAIT how long it waits, or
-    has waited, until it was admitted; `fairlog fairness` and `explain` count until it got an executor.
+    has waited until it was admitted. An admitted app that has no executor waits on.
 
     --ended lists the apps that ended in a span of time, from the log, so that those are included which the state has
     forgotten. Their CPU time and peak memory are those that executors have measured, kept for a week at most. A task's

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fairlog.cli import render
-from fairlog.cli.choice import shown_state
+from fairlog.cli.choice import shown_state, waited_ms
 from fairlog.cli.decorators import on_cluster
 from fairlog.cli.params import Seconds, flag
 from scheduler.model.resources import size_text
@@ -108,7 +108,7 @@ def _tables(session: Session) -> Sequence[tuple[Sequence[str], Sequence[Sequence
                     app["name"],
                     shown_state(app).replace("-", " "),
                     app.get("reason"),
-                    render.duration((app["admittedAt"] or max(now, app["submittedAt"])) - app["submittedAt"]),
+                    render.duration(waited_ms(app, now)),
                     f"{app['grantedCores']} of {app['requestedCores']}",
                 )
                 for app in [*waiting, *running]
