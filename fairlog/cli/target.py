@@ -113,7 +113,8 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "--data": {
         "type": FOLDER,
         "metavar": "DIR",
-        "help": "Data folder of the `up` to use.  [default: the `up` started last]",
+        "help": "Data folder of the `up` to use.  [default: that of the running `up` started last, else the "
+        "default one of `up`]",
     },
     "--archive": {"metavar": "URL", "help": "URL of the archive, if it has moved."},
     "--cluster": {

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fairlog.folders import data_folder
 from scheduler.model.errors import FairlogError
+from scheduler.service.advice import DATA_VARIABLE
 from scheduler.service.locks import is_locked, try_lock
 from scheduler.service.private import private_folder, write_private
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from scheduler.service.keyring import Keyring
 
 RECORD = "up.json"
-_LOCK = "up.lock"
+LOCK = "up.lock"
 _LOCK_S = 1.0
 
 
@@ -61,6 +62,13 @@ def default_data() -> Path:
     return data_folder() / "up"
 
 
+def advise_for(data: Path) -> None:
+    """From now on, what this process and its children advise acts on that data folder, if it is not the default."""
+    os.environ.pop(DATA_VARIABLE, None)
+    if data.absolute() != default_data().absolute():
+        os.environ[DATA_VARIABLE] = str(data.absolute())
+
+
 def lock(data: Path) -> int:
     """Lock the data folder. Returns the lock's descriptor; closing it releases the lock.
 
@@ -68,7 +76,7 @@ def lock(data: Path) -> int:
     """
     private_folder(data)
     deadline = time.monotonic() + _LOCK_S
-    while (descriptor := try_lock(data / _LOCK)) is None:
+    while (descriptor := try_lock(data / LOCK)) is None:
         if time.monotonic() > deadline:
             found = _read(data)
             other = f"another `fairlog up`{f' (process {found.pid})' if found else ''}"
@@ -146,7 +154,7 @@ def _all_running() -> list[RunningUp]:
 
 def _alive(data: Path) -> RunningUp | None:
     with suppress(OSError):
-        return _read(data) if is_locked(data / _LOCK) else None
+        return _read(data) if is_locked(data / LOCK) else None
     return None
 
 

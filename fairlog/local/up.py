@@ -41,6 +41,7 @@ from recovery.failover.master import REFUSING
 from recovery.replay.rebuild import rebuild
 from scheduler.model.errors import FairlogError, NoMaster
 from scheduler.model.resources import size_text
+from scheduler.service.advice import DATA_VARIABLE
 from scheduler.service.child import Child, die_with_parent
 from scheduler.service.client import CommandClient
 from scheduler.service.grant_tokens import worker_pass
@@ -279,7 +280,7 @@ class Tree:
     def _as_worker(self, name: str, arguments: Sequence[str], parent: int) -> None:
         """Be a worker that shows a pass."""
         shown = worker_pass(Keyring.load(self.plan.data / KEYS_FILE), self.plan.cluster, name)
-        as_fairlog(arguments, parent, {TOKEN_VARIABLE: shown, TOKEN_FILE_VARIABLE: ""})
+        as_fairlog(arguments, parent, {TOKEN_VARIABLE: shown, TOKEN_FILE_VARIABLE: "", DATA_VARIABLE: ""})
 
     def _child(self, name: str, arguments: Sequence[str]) -> Child:
         where = ["--store", self.store.url, "--cluster", self.plan.cluster]

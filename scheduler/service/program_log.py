@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Literal, cast
 
 from scheduler.model.text import printable
+from scheduler.service.advice import of_this_cluster
 from scheduler.service.lossy import outlive_full_disks
 
 if TYPE_CHECKING:
@@ -60,4 +61,5 @@ def program_log() -> FilteringBoundLogger:
 
 
 def _mask(_logger: object, _method: str, event: EventDict) -> EventDict:
-    return {name: masked(printable(value)) if isinstance(value, str) else value for name, value in event.items()}
+    said = {name: value for name, value in event.items() if isinstance(value, str)}
+    return {**event, **{name: of_this_cluster(masked(printable(value))) for name, value in said.items()}}

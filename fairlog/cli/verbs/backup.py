@@ -66,20 +66,20 @@ def _read_source(text: str) -> str:
 def restore(target: Target, *, url: str, as_json: bool) -> None:
     """Restore a backup into a cluster that has no log.
 
-    URL is the backup file. Restore before the first master starts. Without --store, the backup becomes the data of
-    the next `up`. Every entry is verified and folded, archived entries included; --archive names an archive that has
-    moved. Tasks of apps that had not ended run again.
+    URL is the backup file. Restore before the first master starts. Without --store and a running `up`, the backup
+    becomes the data of the next `up`: that of --data, else of the default folder. Every entry is verified and folded,
+    archived entries included; --archive names an archive that has moved. Tasks of apps that had not ended run again.
 
     The restore is recorded in the log. Workers of the cluster that was backed up are gone until they register again.
     With a file of other keys than the log's, the restore names another masters' key.
     """
     from recovery.archive.backup import restore as read  # noqa: PLC0415 (help needs none of it)
 
-    with stored_log(target) as (log, ring):
+    with stored_log(target) as (log, ring, data):
         of_archive = partial(render.counted, of="segments of the archive")
         by, elsewhere = local(os.getuid()), target.archive
         copied = read(log, url, by=by, ring=ring, elsewhere=elsewhere, watched=render.counted, counted=of_archive)
-    more: dict[str, int | str] = {"withheld": copied.withheld, "key": copied.key}
+    more: dict[str, int | str] = {"withheld": copied.withheld, "key": copied.key, **_named(data)}
     _print_copied(copied, url, "restored from", as_json=as_json, more=more)
     _tell_key(copied.key)
     _warn_of_withheld(copied.withheld)
@@ -100,14 +100,17 @@ def recover(target: Target, *, accept: int, as_json: bool) -> None:
     """
     from recovery.archive.accept import accept as go_on  # noqa: PLC0415 (help needs none of it)
 
-    with stored_log(target, signs=False) as (log, _):
+    with stored_log(target, signs=False) as (log, _, data):
         found = go_on(log, accept, local(os.getuid()))
         cluster = log.keys.cluster
     if as_json:
         decided = {"cluster": cluster, "accepted": found.seq, "known": found.known.seq, "by": found.known.by}
-        render.print_json({**decided, "at": found.at})
+        render.print_json({**decided, "at": found.at, **_named(data)})
         return
-    click.echo(f"the log of the cluster {cluster} goes on from position {found.seq}; the decision is at {found.at}")
+    where = f" in {data}" if data else ""
+    click.echo(
+        f"the log of the cluster {cluster}{where} goes on from position {found.seq}; the decision is at {found.at}"
+    )
     click.echo(
         f"positions {found.seq + 1} to {found.known.seq} are lost, and receipts of them are broken"
         if found.known.seq > found.seq
@@ -125,7 +128,8 @@ def import_(target: Target, *, file: IO[bytes], as_json: bool) -> None:
 
     FILE (stdin by default) is a complete log written by `fairlog log --json`. Every entry is verified and folded
     before any becomes visible, so an interrupted import changes nothing and can be repeated. Import before the first
-    master starts. Without --store, the log becomes the data of the next `up`. Tasks of apps that had not ended run
+    master starts. Without --store and a running `up`, the log becomes the data of the next `up`: that of --data, else
+    of the default folder. Tasks of apps that had not ended run
     again.
     """
     if file.isatty():
@@ -133,7 +137,7 @@ def import_(target: Target, *, file: IO[bytes], as_json: bool) -> None:
     from fairlog.cli.exports import exported  # noqa: PLC0415 (help needs none of it)
     from recovery.archive.publish import Draft, left_behind  # noqa: PLC0415 (likewise)
 
-    with stored_log(target) as (log, ring):
+    with stored_log(target) as (log, ring, data):
         if (reached := left_behind(log)) is not None:
             render.say(f"An earlier import stopped at position {reached}; this one starts from the beginning.")
         with Draft(log) as draft:
@@ -143,9 +147,10 @@ def import_(target: Target, *, file: IO[bytes], as_json: bool) -> None:
             draft.publish()
         cluster = log.keys.cluster
     if as_json:
-        render.print_json({"cluster": cluster, **end._asdict(), "withheld": draft.withheld})
+        render.print_json({"cluster": cluster, **end._asdict(), "withheld": draft.withheld, **_named(data)})
     else:
-        click.echo(f"{end.seq} log entries imported into the cluster {cluster}, digest {end.digest}")
+        where = f" in {data}" if data else ""
+        click.echo(f"{end.seq} log entries imported into the cluster {cluster}{where}, digest {end.digest}")
     _tell_key(draft.key)
     _warn_of_withheld(draft.withheld)
 
@@ -235,6 +240,11 @@ def _warn_of_withheld(withheld: int) -> None:
         )
 
 
+def _named(data: Path | None) -> dict[str, str]:
+    """The data folder of an `up` that was written to, if it was one."""
+    return {} if data is None else {"data": str(data)}
+
+
 def _print_copied(
     copied: Copied, url: str, done: str, *, as_json: bool, more: Mapping[str, int | str] | None = None
 ) -> None:
@@ -242,7 +252,8 @@ def _print_copied(
     if as_json:
         render.print_json({"url": url, **said, **(more or {})})
         return
-    click.echo(f"{said['seq']} log entries of the cluster {said['cluster']} {done} {url}")
+    where = f" into {(more or {})['data']}" if "data" in (more or {}) else ""
+    click.echo(f"{said['seq']} log entries of the cluster {said['cluster']} {done} {url}{where}")
     if said["archived"]:
         click.echo(f"the first {said['archived']} of them are in the archive, not in the file")
     click.echo(f"the last entry was written at {render.moment(copied.at)}; later commands are not included")

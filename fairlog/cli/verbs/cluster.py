@@ -318,7 +318,7 @@ def edition(target: Target, *, number: int | None, as_json: bool) -> None:
     if number is not None:
         from recovery.archive.editions import change_edition  # noqa: PLC0415 (help needs none of it)
 
-        with stored_log(target) as (log, _):
+        with stored_log(target) as (log, _, _):
             at = change_edition(log, number, local(os.getuid()))
         if as_json:
             render.print_json({"edition": number, "at": at or None})

@@ -32,7 +32,7 @@ from fairlog.cli.params import (
 )
 from fairlog.cli.target import Target, target_options
 from fairlog.cli.verbs.accounts import worker_invite
-from fairlog.local.running import check_own_keys, default_data, find_running, keyring_for
+from fairlog.local.running import advise_for, check_own_keys, default_data, find_running, keyring_for
 from recovery.archive.allowed import VARIABLE as ALLOW_VARIABLE
 from scheduler.model.errors import FairlogError, NotAuthenticated
 from scheduler.model.grants import IMAGE_LABEL
@@ -182,6 +182,7 @@ def up(target: Target, /, *, detach: bool, data: Path | None, cluster: str | Non
         metrics=asked["metrics"],
         spark_rest=asked["beside"],
     )
+    advise_for(plan.data)
     check_own_keys(plan.data)
     if note := plain_note():
         render.say(note)

@@ -291,6 +291,23 @@ def _load(shell: Shell) -> Iterator[None]:
         process.wait()
 
 
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_damaged_file_leaves_nothing_in_a_data_folder_that_it_did_not_hold(tmp_path: Path, *, kept: bool) -> None:
+    shell, data = Shell(tmp_path / "home"), tmp_path / "a" / "data"
+    damaged = tmp_path / "b.gz"
+    damaged.write_bytes(b"this is no backup")
+    before = []
+    if kept:
+        data.mkdir(parents=True)
+        shell.ok("keys", "new", str(data / "own.json"))
+        (data / "own.json").replace(data / "keys.json")
+        before = ["keys.json"]
+    for verb in (("restore", str(damaged)), ("import", str(damaged)), ("recover", "--accept", "0")):
+        assert shell.run("--data", str(data), *verb).code == 1
+        assert sorted(path.name for path in data.iterdir() if data.exists()) == before if kept else not data.exists()
+    assert kept or not data.parent.exists()
+
+
 @pytest.mark.slow
 def test_a_cluster_continues_from_a_backup_taken_while_it_ran(tmp_path: Path) -> None:
     """It had archived most of its log by itself."""
@@ -317,7 +334,7 @@ def test_a_cluster_continues_from_a_backup_taken_while_it_ran(tmp_path: Path) ->
             psutil.wait_procs(tree, timeout=HOPELESS_S)
         shutil.rmtree(data / "store")
         first, second, third = shell.ok("restore", str(file)).splitlines()
-        assert first == f"{said['seq']} log entries of the cluster default restored from {file}"
+        assert first == f"{said['seq']} log entries of the cluster default restored from {file} into {data}"
         assert second == f"the first {said['archived']} of them are in the archive, not in the file"
         assert re.fullmatch(r"the last entry was written at 20.*Z; later commands are not included", third)
         shell.ok("up", "--detach", "--workers", "1", "--cores", "8", "--memory", "4G")

@@ -36,8 +36,7 @@ def spoil(data: Path, company: str) -> None:
 def test_a_store_that_cannot_read_its_files_goes_on_as_operations_md_says(tmp_path: Path) -> None:
     shell = Shell(tmp_path / "home")
     data = tmp_path / "data"
-    shell.env["FAIRLOG_DATA"] = str(data)
-    up = ("up", "--detach", "--workers", "0", "--masters", "1")
+    up = ("up", "--detach", "--data", str(data), "--workers", "0", "--masters", "1")
     try:
         shell.ok(*up)
         for name in ("kept", "hit", "gone"):
@@ -47,11 +46,12 @@ def test_a_store_that_cannot_read_its_files_goes_on_as_operations_md_says(tmp_pa
         refused = shell.run(*up)
         assert refused.code == 1
         assert "Bad file format reading the append only file" in refused.err
-        mend, _, go_on = steps().partition("\nfairlog recover --accept POSITION\n")
+        mend, _, go_on = steps().partition("\nfairlog recover --data . --accept POSITION\n")
         typed = shell.sh(f"cd {data}\n{mend}")
         assert typed.code == 0, typed
-        [position] = re.findall(r"`fairlog recover --accept (\d+)`", typed.err)
-        typed = shell.sh(f"cd {data}\nset -e\nfairlog recover --accept {position}\n{go_on}")
+        [advised, position] = re.findall(r"`(fairlog --data [^` ]* recover --accept (\d+))`", typed.err)[0]
+        assert advised == f"fairlog --data {data} recover --accept {position}"
+        typed = shell.sh(f"cd {data}\nset -e\nfairlog recover --data . --accept {position}\n{go_on}")
         assert typed.code == 0, typed
         assert "This log follows its rules" in typed.out
         assert re.search(r"RegisterCompany of local/\d+ \(gone\)", typed.out), "what was audited and is lost is named"

@@ -127,7 +127,7 @@ def test_an_older_file_of_the_store_is_served_once_it_is_accepted(shell: Shell, 
     shutil.copytree(older, data / "store")
     refused = shell.run(*UP)
     assert refused.code == 1
-    [position] = re.findall(r"`fairlog recover --accept (\d+)`", refused.err)
+    [position] = re.findall(rf"`fairlog --data {data} recover --accept (\d+)`", refused.err)
     wrong = shell.run("recover", "--accept", str(int(position) + 1))
     assert wrong.code == 1
     assert f"the log ends at position {position}, not at" in wrong.err
