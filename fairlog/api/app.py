@@ -260,7 +260,10 @@ class Door:
             return await self._events(route, request, again, values)
         await _reach_for(self, route, values)
         if route.name not in MAIL_ROUTES:
-            return await self._read(route, request, who, values)
+            seen = await self._read(route, request, who, values)
+            if route.name == "exec":
+                await self.ring_for_visits()
+            return seen
         return await self._mail(route, request, who, passed=driver is not None and driver.mail, **values)
 
     async def _learn_of(self, claimed: Pass) -> None:
