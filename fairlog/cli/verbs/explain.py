@@ -51,6 +51,8 @@ def _told(source: Source, app: str) -> dict[str, Any]:
     """What there is to tell of the app, and what an audit says of the log. Raises: UnknownApp; as `Session`."""
     server = None if source.past else source.session.server
     if server is None:
+        if not source.is_file:
+            _check_may_see(source, app)
         return _read(source, app)
     try:
         return server.explain(app, audited=True)
@@ -61,6 +63,16 @@ def _told(source: Source, app: str) -> dict[str, Any]:
             return _read(source, app)
         except NotAllowed:
             raise problem from None
+
+
+def _check_may_see(source: Source, app: str) -> None:
+    """Raises: NotAllowed if the app is somebody else's, in the past too (semantics I3); the log has what is unknown."""
+    try:
+        source.ask("app", app=app)
+    except NotAllowed:
+        raise
+    except FairlogError:
+        return
 
 
 def _read(source: Source, app: str) -> dict[str, Any]:

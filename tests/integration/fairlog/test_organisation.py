@@ -81,6 +81,19 @@ def test_companies_share_a_cluster_and_reach_only_what_is_theirs(organisation: O
     # Another company sees neither the app nor its output, and cannot act on it or in its name.
     for verb in ("app", "explain", "logs", "kill"):
         assert re.search("acts as user and may not .+ of acme/ann$", refusal(stranger, verb, held).strip()), verb
+    head = stranger.ok("checkpoint").partition(":")[0]
+    for verb in ("app", "explain"):
+        assert "may not see apps of acme/ann" in refusal(stranger, verb, held, "--at", head), verb
+    assert f"app       {held} of ann" in ann.ok("explain", held, "--at", head)
+
+    # A statement follows from the public log, so that it is refused by nobody; a server says so.
+    month = f"{datetime.now(UTC):%Y-%m}"
+    assert f"ann   {app}" in stranger.ok("statement", "--company", "acme", "--month", month)
+    token = json.loads((stranger.home / FILE).read_text())["token"]
+    url, headers = f"{organisation.url}/v1/companies/acme/statement", {"authorization": f"Bearer {token}"}
+    said = httpx.get(url, params={"month": month}, headers=headers, timeout=HOPELESS_S)
+    assert said.status_code == 403
+    assert "`fairlog statement` works out of the public log all of it but what was used" in said.json()["detail"]
     assert held not in stranger.ok("apps", "--all")
     assert "No such file" in refusal(ann, "submit", "--receipt", "nowhere/receipts", "--", "true")
     assert "may not submit" in refusal(stranger, "submit", "--company", "acme", "--user", "ann", "--", "true")
