@@ -63,7 +63,9 @@ tells when the holder before took it last.
 _RELEASE_LUA = (
     _SOUND
     + """
-sound(KEYS[1], 'string'); sound(KEYS[2], 'zset'); sound(KEYS[3], 'stream')
+sound(KEYS[1], 'string'); sound(KEYS[2], 'zset'); sound(KEYS[3], 'stream'); sound(KEYS[4], 'string')
+local before, _, of = string.match(redis.call('GET', KEYS[4]) or '', '^(%d+) (%d+) (.*)$')
+if ARGV[2] == '0' and of == ARGV[1] then redis.call('SET', KEYS[4], '0 ' .. before .. ' nobody') end
 if redis.call('GET', KEYS[1]) == ARGV[1] then
   redis.call('DEL', KEYS[1])
   redis.call('XADD', KEYS[3], 'MAXLEN', 1, '*', 'by', ARGV[1])
@@ -71,6 +73,10 @@ end
 redis.call('ZREM', KEYS[2], ARGV[1])
 """
 )
+"""KEYS: lease, masters, handovers, the office; ARGV: the member, and 0 if it has not served.
+
+A holder that has not served leaves the office as if it had never held it.
+"""
 _APPEAR_LUA = (
     _SOUND
     + """
@@ -123,9 +129,10 @@ class Lease:
         self.left_ms, self.bell = int(held[0]), LogBell(keys.handover, held[1].decode())
         return False
 
-    def release(self) -> None:
-        """Release the lease and ring the `bell` of the standbys."""
-        self._release(keys=[self._keys.lease, self._keys.masters, self._keys.handover], args=[self._member])
+    def release(self, *, served: bool = True) -> None:
+        """Release the lease and ring the `bell` of the standbys; unless it `served`, it was no sign of a master."""
+        keys = self._keys
+        self._release(keys=[keys.lease, keys.masters, keys.handover, keys.office], args=[self._member, int(served)])
 
     def appear(self) -> None:
         """List the member among the cluster's masters for `MEMBER_SEEN_MS`."""
@@ -142,7 +149,7 @@ def members(store: Redis, keys: Keys) -> tuple[Member | None, list[Member]]:
 
 
 def last_sign(store: Redis, keys: Keys, master: str) -> int:
-    """When (ms) the holder of the lease before that master gave its last sign; 0 if that is not known."""
+    """When (ms) the holder of the lease that served before that master gave its last sign; 0 if that is not known."""
     before, _, rest = (cast("bytes | None", store.get(keys.office)) or b"").partition(b" ")
     holder = _member(rest.partition(b" ")[2])
     return int(before) if holder is not None and holder.id == master and before.isdigit() else 0

@@ -234,7 +234,7 @@ class Master:
         self.scheduler.put_down()
         self._tend_exporter(serving=False, seq=0)
         with suppress(RedisError):  # the next question to the store says so
-            self.lease.release()
+            self.lease.release(served=False)
             self.lease.appear()
         self.worker.pause(APPEAR_EVERY_S)
 

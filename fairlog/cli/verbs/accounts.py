@@ -81,8 +81,7 @@ def account_add(session: Session, /, *, name: str, role: CompanyRole | None, dis
 
     session.send(commands.AddAccount(account=name, role=role, display=display, robot=robot))
     click.echo(f"account {name} added; `fairlog token new {name} --invitation` invites it")
-    if len(_accounts(session, None)) == 1:
-        click.echo("it is the first: to submit, you too now need an account, COMPANY/NAME, and `fairlog login`")
+    _tell_if_first(session, name, click.echo)
 
 
 @account.command("grant")
@@ -174,6 +173,12 @@ def account_list(session: Session, *, company: str | None, as_json: bool) -> Non
 def _roles(account: dict[str, Any]) -> str:
     """The account's roles, and the departments of which it is an admin."""
     return ", ".join([*account["roles"], *(f"admin of {each}" for each in account.get("departments", ()))])
+
+
+def _tell_if_first(session: Session, added: str, say: Callable[[str], object]) -> None:
+    """Say what the account that was added ends, if it is the first one."""
+    if len(_accounts(session, None)) == 1:
+        say(f"{added} is the first account: to submit, you too now need an account, COMPANY/NAME, and `fairlog login`")
 
 
 def _accounts(session: Session, company: str | None) -> list[dict[str, Any]]:
@@ -293,16 +298,21 @@ def worker_invite(
 ) -> None:
     """Add an account for a worker and print the invitation with which it joins.
 
-    A worker that has an account is invited again, on the same terms.
+    A worker that has an account is invited again, on the same terms. The account of a worker can be the first one, as
+    by `fairlog account add`.
     """
     from scheduler.model import commands  # noqa: PLC0415 (likewise)
 
     account, made = f"worker/{worker}", new_token()
     terms = {"host": host, "cores": cores, "memory_mb": memory_mb, "resources": resources}
+    added = True
     try:
         session.send(commands.AddAccount(account=account, **cast("Any", terms)))
     except DuplicateAccount:
+        added = False
         if any(each for each in terms.values()):
             raise WorkerInvited(worker) from None
     session.send(commands.IssueToken(token=made.id, account=account, hash=made.hash, once=True))
     click.echo(made.text)
+    if added:
+        _tell_if_first(session, account, render.say)

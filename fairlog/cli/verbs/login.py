@@ -14,6 +14,7 @@ from fairlog.cli import render
 from fairlog.cli.decorators import on_cluster
 from fairlog.cli.failures import Unconfirmed
 from fairlog.cli.params import as_json, flag, text_option
+from fairlog.cli.target import Target
 from fairlog.credentials import Credentials, keeping
 from fairlog.local.running import find_running
 from scheduler.model.errors import CommandRejected, NoMaster
@@ -140,12 +141,14 @@ def page(session: Session, *, opens: bool) -> None:
 
 
 def _usual_api() -> str:
-    known = credentials.kept()
+    data = click.get_current_context().ensure_object(Target).data
+    known = credentials.kept() if data is None else None
     if known is not None:
         return known.api
-    up = find_running()
+    up = find_running(data)
     if up is None:
-        raise click.UsageError(f"name the API with --api URL or {URL_VARIABLE}: no `fairlog up` runs here")
+        where = "here" if data is None else f"on the data in {data}"
+        raise click.UsageError(f"name the API with --api URL or {URL_VARIABLE}: no `fairlog up` runs {where}")
     return f"{UNIX}{up.socket}"
 
 

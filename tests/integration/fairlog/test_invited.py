@@ -101,7 +101,9 @@ def site(servers: Servers, tmp_path: Path) -> Iterator[Site]:
 @pytest.mark.slow
 def test_a_worker_joins_as_the_page_says_and_again_when_it_is_restarted(site: Site) -> None:
     invite, join = site.typed[2:]
-    assert site.operator.sh(invite).code == 0
+    first = site.operator.sh(invite)
+    assert (first.code, first.out) == (0, "")
+    assert "worker/w7 is the first account: to submit, you too now need an account, COMPANY/NAME" in first.err
     w7 = site.machine("w7")
     for start in range(2):
         with command(w7, join, f"worker-{start}") as worker:
@@ -112,7 +114,8 @@ def test_a_worker_joins_as_the_page_says_and_again_when_it_is_restarted(site: Si
     named = site.refused(site.machine("elsewhere"), "w7.invitation", "--id", "w7")
     assert "an operator invites it again with `fairlog worker invite w7`" in named.err
     assert "fairlog login" not in spent.err + named.err
-    assert site.operator.sh(f"fairlog worker invite w7 > {site.operator.home}/again.invitation").code == 0
+    again = site.operator.sh(f"fairlog worker invite w7 > {site.operator.home}/again.invitation")
+    assert (again.code, again.err) == (0, "")
     replacement = site.machine("replacement")
     with command(replacement, join.replace("w7.", "again."), "worker") as worker:
         worker.hear("READY=1")

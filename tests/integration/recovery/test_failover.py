@@ -239,6 +239,19 @@ def test_the_holder_of_the_lease_knows_when_the_one_before_gave_its_last_sign(co
     assert last_sign(connection, keys, "m1") == 0
 
 
+def test_a_holder_that_has_not_served_leaves_no_sign(connection: Redis, keys: Keys) -> None:
+    first, refusing, third = (Lease(connection, keys, Member(name, 1, "there"), 60_000) for name in ("m1", "m2", "m3"))
+    assert first.take()
+    served = clock_ms(connection.time())
+    connection.delete(keys.lease)
+    for _ in range(2):
+        wait_until(lambda: clock_ms(connection.time()) > served, "a moment to pass")
+        assert refusing.take()
+        refusing.release(served=False)
+    assert third.take()
+    assert 0 < last_sign(connection, keys, "m3") <= served
+
+
 def test_keys_of_another_type_keep_no_master_out(connection: Redis, keys: Keys) -> None:
     member = Member("m1", 1, "there")
     lease = Lease(connection, keys, member, 60_000)
