@@ -406,7 +406,7 @@ class Door:
         if route.name == "link":
             who = self._charged(request)
             key = self.sessions.link(who, now)
-            return _json({"key": key, "account": who.account, "until": now + LINK_MS})
+            return _json({"key": key, "account": who.account, "until": now + LINK_MS, "url": self.url})
         if route.name == "logIn":
             check_origin(request)
             body = await _body(request)

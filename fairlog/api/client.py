@@ -11,7 +11,7 @@ import time
 from base64 import b64decode
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, cast
 from urllib.parse import quote
 
 import msgspec
@@ -424,8 +424,20 @@ class ApiClient(Base):
 
     def link(self) -> str:
         """The key of a link that opens one session of the page, for whoever asks."""
+        return str(self._link()["key"])
+
+    def page(self, base: str = "") -> str:
+        """A link that opens one session of the page for whoever asks, at `base`, else at the URL the server names.
+
+        "" if it names none.
+        """
+        made = self._link()
+        at = base or made.get("url", "")
+        return f"{at}/#key={made['key']}" if at else ""
+
+    def _link(self) -> dict[str, Any]:
         answer = self._do(self._talk.ask(HttpRequest("POST", "/v1/links")))
-        return str(msgspec.json.decode(answer.content)["key"])
+        return cast("dict[str, Any]", msgspec.json.decode(answer.content))
 
     def driver_pass(self, app: str, company: str, user: str) -> str:
         """A pass with which the driver of the app, which is about to be submitted, acts for the user."""

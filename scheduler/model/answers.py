@@ -1753,11 +1753,12 @@ class Alive(Camel, frozen=True, kw_only=True):
 
 
 class PageLink(Camel, frozen=True, kw_only=True):
-    """The key of a link that opens one session."""
+    """The key of a link that opens one session, and the `url` of the page; "" = the server has none in a network."""
 
     key: str
     account: str
     until: int
+    url: str
 
 
 class Nothing(Camel, frozen=True, kw_only=True):

@@ -125,16 +125,16 @@ def page(session: Session, *, opens: bool) -> None:
 
     The link is good once, for 12 hours, and acts as the account that asked for it. Keep it as you keep a token.
     """
-    nobody = "name the API that serves the page: log in with `fairlog login --api URL`"
+    nobody = "name the API that serves the page: log in with `fairlog login --api https://HOST:PORT`"
     client, urls = session.front(nobody)
     with closing(client):
-        if not urls.startswith(UNIX):
-            base = urls.split(",")[0].rstrip("/")
-        elif session.up is not None:
-            base = session.up.api
-        else:
-            raise click.ClickException(nobody)
-        url = f"{base}/#key={client.link()}"
+        base = "" if urls.startswith(UNIX) else urls.split(",")[0].rstrip("/")
+        url = client.page(base or ("" if session.up is None else session.up.api))
+        if not url:
+            raise click.ClickException(
+                f"the API at {urls} serves no page that a browser can open: an operator starts one with `fairlog api "
+                "--listen HOST:PORT`, and `fairlog login --api https://HOST:PORT` logs in there"
+            )
     click.echo(url)
     if opens:
         click.launch(url)

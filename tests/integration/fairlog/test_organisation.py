@@ -68,6 +68,22 @@ def refusal(shell: Shell, *arguments: str) -> str:
     return answer.err
 
 
+def test_who_has_another_home_logs_in_by_the_data_folder_and_opens_the_page(organisation: Organisation) -> None:
+    owner, tom = organisation.owner, Shell(organisation.owner.home.parent / "tom")
+    data = json.loads(next(owner.home.rglob("up.json")).read_text())["data"]
+    owner.ok("company", "add", "initech")
+    owner.ok("account", "add", "initech/tom")
+    invitation = owner.ok("token", "new", "initech/tom", "--invitation")
+    assert "no `fairlog up` runs here" in tom.run("login", text=invitation).err
+    elsewhere = tom.run("--data", str(tom.home), "login", text=invitation)
+    assert (elsewhere.code, f"no `fairlog up` runs on the data in {tom.home}" in elsewhere.err) == (2, True)
+    assert "logged in as initech/tom" in tom.ok("--data", data, "login", text=invitation)
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/#key=\S+\n", tom.ok("page"))
+    tom.env["FAIRLOG_DATA"] = data
+    again = owner.ok("token", "new", "initech/tom", "--invitation")
+    assert "logged in as initech/tom" in tom.ok("login", text=again)
+
+
 def test_companies_share_a_cluster_and_reach_only_what_is_theirs(organisation: Organisation) -> None:
     owner, olga = organisation.owner, organisation.olga
     boss, ann = organisation.company("acme")

@@ -81,7 +81,11 @@ def test_without_a_token_a_link_of_the_sockets_owner_opens_one_session(api: Hand
         inside = httpx.AsyncClient(transport=httpx.ASGITransport(home), base_url="http://x")
         outside = httpx.AsyncClient(transport=httpx.ASGITransport(tcp), base_url="http://127.0.0.1:8080")
         async with inside, outside:
-            key = (await inside.post("/v1/links")).json()["key"]
+            assert (await inside.post("/v1/links")).json()["url"] == ""
+            door.url = "https://fairlog.example.org:8443"
+            made = (await inside.post("/v1/links")).json()
+            assert made["url"] == door.url
+            key = made["key"]
             first = await outside.post("/v1/session", json={"key": key}, headers=MARK)
             assert (first.status_code, first.json()["role"]) == (200, "operator")
             assert (await outside.get("/v1/overview")).status_code == 200
