@@ -63,7 +63,7 @@ def _adds(state: ClusterState, event: Event) -> bool:
     if not isinstance(event, ExecutorAllocated | DriverAllocated) or not state.by_entitlement:
         return False
     app = state.apps[event.app]
-    return not app.moving.covers(app.granted - app.moving + event.resources)
+    return not app.moving.covers(event.resources)
 
 
 def within_quota(state: ClusterState, event: Event) -> None:

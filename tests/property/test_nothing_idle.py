@@ -16,6 +16,7 @@ from scheduler.rules.state.cluster import ClusterState
 from tests.property import reference
 from tests.property.given import Cluster, decides_nothing_more, examples, rests, submission, worker
 from tests.property.histories import BUILD_UP, HISTORIES, History, command_for
+from tests.property.lawful import departments_above, kept_of
 
 CHOICES = st.fixed_dictionaries(
     {
@@ -76,11 +77,13 @@ class Watched:
 def nothing_is_idle(state: ClusterState) -> None:
     """Nobody admitted is owed what fits, and no app that waits and may enter could get an executor (semantics H4, H5).
 
-    Of companies that may hold more than they bought: a cap counts what others of the company are below, too (H1).
+    Of companies that may hold more than they bought: a cap counts what others of the company are below, too (H1, H12).
     """
-    if state.settings.admission == "open":
+    if state.settings.admission == "open" or any(kept_of(state, name) for name in state.departments):
         return
-    lenders = {name for name, company in state.companies.items() if company.spec.may_borrow}
+    lenders = {
+        name for name, company in state.companies.items() if company.spec.may_borrow and not _capped(state, name)
+    }
     for app in state.waiting.values():
         if app.spec.company in lenders and app.owed and not app.demand.wanted and reference.still(state, app)[0]:
             assert not has_room(state, reference.smallest(state, app), app), f"{app.id} is owed an executor"
@@ -88,6 +91,12 @@ def nothing_is_idle(state: ClusterState) -> None:
         if app.spec.company in lenders and app.spec.driver is None and reference.asks_executors(state, app):
             enters = reference.within(state, app) and has_room(state, smallest_now(state, app))
             assert not enters, f"{app.id} could use what nobody else can"
+
+
+def _capped(state: ClusterState, company: str) -> bool:
+    """Whether a department above the company has a cap."""
+    above = [state.departments[name].spec for name in departments_above(state, company)]
+    return any(spec.borrow_limit is not None for spec in above)
 
 
 def smallest_now(state: ClusterState, app: App) -> tuple[int, int]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -16,6 +18,7 @@ from scheduler.model.commands import (
     RegisterCompany,
     RegisterKind,
     RegisterWorker,
+    RemoveWorker,
     ScaleApp,
     StartedExecutor,
     SubmitApp,
@@ -174,7 +177,7 @@ def _app(random: Random, number: int, *, large: bool, limited: bool = False) -> 
     return SubmitApp(app=f"app-{number}", company=company, user=user, command=("true",), **about)
 
 
-def _change(random: Random, state: ClusterState, number: int, *, large: bool, limited: bool = False) -> Command:
+def _change(random: Random, state: ClusterState, number: int, *, app: Callable[[Random, int], SubmitApp]) -> Command:
     """What happens to a cluster that has apps: most often another one comes."""
     apps = [app.id for app in state.apps.values() if app.ended is None]
     executors = [one.id for one in state.executors.values() if one.status != "stopping"]
@@ -191,7 +194,63 @@ def _change(random: Random, state: ClusterState, number: int, *, large: bool, li
         case 5:
             return ConfigureCluster(settings={"placement": random.choice(PLACEMENTS)})
         case _:
-            return _app(random, number, large=large, limited=limited)
+            return app(random, number)
+
+
+def _equal_workers(random: Random) -> list[RegisterWorker]:
+    """Workers of as many cores, some of which have little memory."""
+    names = [f"w{number}" for number in range(random.randint(2, 4))]
+    return [
+        RegisterWorker(worker=name, node=name, host=name, cores=16, memory_mb=random.choice((4096, 32768, 131072)))
+        for name in names
+    ]
+
+
+def _whole_or_small(random: Random, number: int) -> SubmitApp:
+    """An app whose executors are as large as a worker, or a fraction of that."""
+    about: dict[str, Any] = {"executor_cores": 16, "executor_memory_mb": 256}
+    match random.randrange(5):
+        case 0:
+            about["elastic"] = (random.choice((0, 1)), 1)
+        case 1:
+            about["cores"] = 16 * random.choice((1, 4))
+        case _:
+            each = random.choice((1, 2, 3, 4))
+            about = {"executor_cores": each, "executor_memory_mb": random.choice((256, 1024, 4096))}
+            if random.random() < 0.5:
+                about["elastic"] = (random.choice((0, 1)), random.choice((2, 6, 40)))
+            else:
+                about["cores"] = each * random.choice((1, 3, 10))
+    company, user = random.choice("abcd"), random.choice(("ann", "bob"))
+    return SubmitApp(app=f"app-{number}", company=company, user=user, command=("true",), tasks=1000, **about)
+
+
+def _wavers(random: Random, state: ClusterState, workers: list[RegisterWorker]) -> Command:
+    """A worker is lost, or one that was comes again."""
+    gone = [each for each in workers if each.worker not in state.workers]
+    alive = [each for each in workers if each.worker in state.workers]
+    if gone and (len(alive) < 2 or random.random() < 0.6):
+        return random.choice(gone)
+    return RemoveWorker(worker=random.choice(alive).worker)
+
+
+def wavering(seed: int) -> Settling:
+    """A random cluster whose workers come and go, with executors that need a whole one: then a plan makes room."""
+    random = Random(seed)
+    settling = Settling(random)
+    workers = _equal_workers(random)
+    begun: list[Command] = [RegisterKind(kind="gpu"), *[RegisterCompany(company=name) for name in "abcd"], *workers]
+    for command in begun:
+        settling.take(command)
+    for number in range(24):
+        state = settling.cluster.state
+        if random.random() < 0.4:
+            settling.take(_wavers(random, state, workers))
+        else:
+            settling.take(_change(random, state, number, app=_whole_or_small))
+        settling.settle(most=random.choice((0, 1, None)))
+    settling.settle()
+    return settling
 
 
 def settled(seed: int, *, large: bool = False, backfill: bool = False) -> Settling:
@@ -203,8 +262,9 @@ def settled(seed: int, *, large: bool = False, backfill: bool = False) -> Settli
     begun: list[Command] = [RegisterKind(kind="gpu"), *[_company(random, name, cores) for name in "abc"], *workers]
     for command in begun:
         settling.take(command)
+    app = partial(_app, large=large, limited=backfill)
     for number in range(24 if large else 12):
-        settling.take(_change(random, settling.cluster.state, number, large=large, limited=backfill))
+        settling.take(_change(random, settling.cluster.state, number, app=app))
         settling.settle(most=random.choice((0, 1, None)))
     settling.settle()
     return settling
@@ -218,6 +278,11 @@ def test_no_state_comes_again(first: int) -> None:
 @pytest.mark.parametrize("first", range(0, 30, 10))
 def test_no_state_comes_again_where_there_are_more_workers_and_gpus(first: int) -> None:
     assert sum([settled(seed, large=True).losses for seed in range(first, first + 10)]) > 50
+
+
+@pytest.mark.parametrize("seeds", [range(30), range(470, 500)], ids=str)
+def test_no_state_comes_again_where_workers_come_and_go(seeds: range) -> None:
+    assert sum([wavering(seed).losses for seed in seeds]) > 50
 
 
 @pytest.mark.parametrize("first", range(0, 60, 30))

@@ -245,8 +245,8 @@ class World:
             if app.on_hold:
                 due.setdefault(app.spec.company, []).append(ReleaseApp(app=name))
         self._open_up()  # a caller may only now be heard
+        self._replace_decommissioned()
         if self.door is not None:
-            self._replace_decommissioned()
             self.door.reinstate()
         for company, commands in due.items():
             self._tell(*commands, by=None if self.door is None else self.door.admin_of(company))

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from scheduler.rules.entities.apps import App, Need
     from scheduler.rules.entities.fleet import Fleet
     from scheduler.rules.entities.grants import Allocation
+    from scheduler.rules.state.cluster import ClusterState
 
 
 def pending(
@@ -117,11 +118,24 @@ def units_of(app: App, executor: Allocation) -> int:
     return max(1, executor.resources.cores // each) if each else 1
 
 
-def admitted_leaf(fleet: Fleet, app: App) -> Leaf | None:
-    """The demand of an app in waitingApps; None if it wants nothing."""
+def admitted_leaf(state: ClusterState, app: App) -> Leaf | None:
+    """The demand of an app in waitingApps; None if it wants nothing.
+
+    An executor that leaves by the plan counts as held where shares are equal (semantics H3): its app gets it back, and
+    else its unit would go to another app while it leaves, and come back once it need not leave.
+    """
     if app.over or not app.need.hostable:
         return None
-    return leaf_of(fleet, app, (0, app.admitted))
+    leaf = leaf_of(state.fleet, app, (0, app.admitted))
+    if leaf is not None and app.leaving is not NOTHING:
+        leaf.held += sum([units_of(app, one) for one in app.executors.values() if _returns(state, one)])
+    return leaf
+
+
+def _returns(state: ClusterState, executor: Allocation) -> bool:
+    """Whether the executor leaves by the plan (semantics H6)."""
+    hold = state.holds.get(executor.claim) if executor.status == "stopping" else None
+    return hold is not None and hold.reason == "plan"
 
 
 def leaf_of(fleet: Fleet, app: App, rank: tuple[int, ...]) -> Leaf | None:

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from scheduler.rules.admission.queue import CompanyQueue
     from scheduler.rules.entities.apps import App
     from scheduler.rules.entities.companies import Company
-    from scheduler.rules.entities.fleet import Fleet
     from scheduler.rules.entities.grants import Allocation
     from scheduler.rules.state.cluster import ClusterState
 
@@ -189,7 +188,7 @@ def _holds_for(state: ClusterState, kept: Entitlement, name: str) -> bool:
         return False
     if app.ended is not None:
         return leaf is None
-    now = admitted_leaf(state.fleet, app) if app.admitted or name in state.queue.arrivals else None
+    now = admitted_leaf(state, app) if app.admitted or name in state.queue.arrivals else None
     if leaf is None:
         return now is None or is_turned_away(state, kept.turned_away, app)
     entered = app.admitted > 0 and leaf.rank[0] > 0
@@ -356,7 +355,7 @@ def filling(state: ClusterState) -> tuple[Entitlement, list[Handed]]:
         found.companies[name] = CompanyNode(
             name, quota=queue.tenant.quota, capped=not spec.may_borrow, selected=company.last_selected, above=above
         )
-        _add_users(state.fleet, found, admitted.get(name, []), company, queue)
+        _add_users(state, found, admitted.get(name, []), company, queue)
     for driver in state.drivers.values():
         _count_driver(state, found, driver)
     rooms = state.fleet.offers()
@@ -416,15 +415,17 @@ def _count_driver(state: ClusterState, found: Entitlement, driver: Allocation) -
             user.begin += driver.resources
 
 
-def _add_users(fleet: Fleet, found: Entitlement, known: list[App], company: Company, queue: CompanyQueue) -> None:
+def _add_users(
+    state: ClusterState, found: Entitlement, known: list[App], company: Company, queue: CompanyQueue
+) -> None:
     """The users with the demands of the apps that are `known`, admitted ones and those with slots, and of others."""
-    node = found.companies[queue.tenant.company]
+    fleet, node = state.fleet, found.companies[queue.tenant.company]
     entered: dict[str, list[Leaf]] = {}
     besides: dict[str, list[App]] = {}
     for app in known:
         if not app.admitted:
             besides.setdefault(app.spec.user, []).append(app)
-        elif (leaf := admitted_leaf(fleet, app)) is not None:
+        elif (leaf := admitted_leaf(state, app)) is not None:
             entered.setdefault(app.spec.user, []).append(leaf)
     asking = queue.asking
     for name in dict.fromkeys([*entered, *asking]):

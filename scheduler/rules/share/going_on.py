@@ -155,7 +155,7 @@ class GoingOn:
         state, names = self._state, {app.id for app in changed}
         leaves = [leaf for leaf in user.admitted if leaf.app not in names]
         for app in changed:
-            leaf = admitted_leaf(state.fleet, app) if app.id in state.waiting else None
+            leaf = admitted_leaf(state, app) if app.id in state.waiting else None
             if leaf is not None:
                 leaves.append(leaf)
         leaves.sort(key=_by_rank)

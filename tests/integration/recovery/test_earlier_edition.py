@@ -44,7 +44,7 @@ def test_up_says_what_to_type_and_serves_once_that_is_typed(shell: Shell) -> Non
     refused = shell.run(*UP)
     assert refused.code == 1
     assert "the log is by edition 2 of the rules of sharing" in refused.err
-    assert "`fairlog edition 3`" in refused.err
+    assert re.search(r"`fairlog --data \S+ edition 3`", refused.err), "which says which cluster it is about"
     told = shell.ok("edition", "3")
     assert re.search(r"^edition 3 of the rules of sharing is in force; the decision is at \d+$", told, re.MULTILINE)
     assert shell.ok("edition", "3") == "edition 3 of the rules of sharing is in force already\n"

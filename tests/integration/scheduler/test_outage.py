@@ -82,7 +82,9 @@ def test_a_killed_store_is_started_again_and_everybody_rides_it_out_saying_so_on
     assert {(log.count(AWAY), log.count(BACK)) for log in logs_of(shell).values()} == {(1, 1)}
     (shell.home / "gate").touch()
     said = read_of(waiting)
-    assert (waiting.returncode, said.count("waiting for the store"), said.count(BACK)) == (0, 1, 1), said
+    assert (waiting.returncode, said.count("the store does not answer"), said.count("finished after")) == (0, 1, 1), (
+        said
+    )
     printed = read_of(following[0])
     assert [line for line in printed.splitlines() if "the store" not in line] == ["ended"]
     following[1].send_signal(signal.SIGINT)
