@@ -234,20 +234,27 @@ def _wavers(random: Random, state: ClusterState, workers: list[RegisterWorker]) 
     return RemoveWorker(worker=random.choice(alive).worker)
 
 
-def wavering(seed: int) -> Settling:
-    """A random cluster whose workers come and go, with executors that need a whole one: then a plan makes room."""
+def wavering(seed: int, *, mixed: bool = False) -> Settling:
+    """A random cluster whose workers come and go, with executors that need a whole one: then a plan makes room.
+
+    `mixed`: with executors of any other kind as well.
+    """
     random = Random(seed)
     settling = Settling(random)
     workers = _equal_workers(random)
-    begun: list[Command] = [RegisterKind(kind="gpu"), *[RegisterCompany(company=name) for name in "abcd"], *workers]
+    kinds = [] if mixed else [RegisterKind(kind="gpu")]
+    begun: list[Command] = [*kinds, *[RegisterCompany(company=name) for name in "abcd"], *workers]
     for command in begun:
         settling.take(command)
     for number in range(24):
         state = settling.cluster.state
         if random.random() < 0.4:
             settling.take(_wavers(random, state, workers))
+        elif mixed and random.random() < 0.7:
+            settling.take(_whole_or_small(random, number))
         else:
-            settling.take(_change(random, state, number, app=_whole_or_small))
+            app = partial(_app, large=False) if mixed else _whole_or_small
+            settling.take(_change(random, state, number, app=app))
         settling.settle(most=random.choice((0, 1, None)))
     settling.settle()
     return settling
@@ -283,6 +290,11 @@ def test_no_state_comes_again_where_there_are_more_workers_and_gpus(first: int) 
 @pytest.mark.parametrize("seeds", [range(30), range(470, 500)], ids=str)
 def test_no_state_comes_again_where_workers_come_and_go(seeds: range) -> None:
     assert sum([wavering(seed).losses for seed in seeds]) > 50
+
+
+@pytest.mark.parametrize("seeds", [range(30), range(2010, 2040)], ids=str)
+def test_no_state_comes_again_where_workers_and_apps_of_any_kind_do(seeds: range) -> None:
+    assert sum([wavering(seed, mixed=True).losses for seed in seeds]) > 30
 
 
 @pytest.mark.parametrize("first", range(0, 60, 30))

@@ -64,6 +64,8 @@ class Entitlement:
     """The pending apps that were handed anything, of one that is not `whole`."""
     overtaking: dict[str, None] = field(default_factory=dict)
     """The entering apps before which, by F, an app of their user waits that was handed nothing."""
+    going_on: dict[str, None] = field(default_factory=dict)
+    """The companies that were handed anything after a pending app of theirs had dropped out."""
     turned_away: TurnedAway = field(default_factory=dict)
     whole: bool = False
     """Whether all that is wanted and not granted has room now, so that everybody is entitled to all that it wants."""
@@ -192,17 +194,19 @@ def _holds_for(state: ClusterState, kept: Entitlement, name: str) -> bool:
     if leaf is None:
         return now is None or is_turned_away(state, kept.turned_away, app)
     entered = app.admitted > 0 and leaf.rank[0] > 0
-    if entered and (leaf.cause or name in kept.overtaking or _others_enter(state, kept, app)):
+    if entered and (leaf.cause or name in kept.overtaking or _waits_longer(state, kept, app)):
         return False
     return now is not None and _is_handed_the_same(leaf, now)
 
 
-def _others_enter(state: ClusterState, kept: Entitlement, app: App) -> bool:
-    """Whether others of its company are handed something that still are pending: since it was selected, they lose ties.
+def _waits_longer(state: ClusterState, kept: Entitlement, app: App) -> bool:
+    """Whether its company comes later by a pending app: since it was selected, these lose ties (semantics H3).
 
-    (semantics H3)
+    That counts where one is handed something, or the company was after one had dropped out.
     """
     company = app.spec.company
+    if company in kept.going_on:
+        return True
     others = [state.apps.get(name) for name in kept.entering if name != app.id]
     return bool([each for each in others if each is None or (not each.admitted and each.spec.company == company)])
 
@@ -387,6 +391,8 @@ def _note_results(found: Entitlement, run: Filling) -> None:
                         found.overtaking[leaf.app] = None
                 else:
                     waits = True
+                if leaf.cause and leaf.beside != node.used:
+                    found.going_on[node.name] = None
 
 
 def _first(state: ClusterState, found: Entitlement, begun: list[App]) -> list[First]:

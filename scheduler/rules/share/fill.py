@@ -51,6 +51,8 @@ class Leaf:
     driven: bool = False
     """Whether it is entitled to its driver."""
     cause: Cause = ""
+    beside: Resources = NOTHING
+    """What its company had been handed when it dropped out."""
     gang: bool = False
     """Whether all its executors are one unit (semantics G8)."""
 
@@ -844,6 +846,7 @@ class Filling:
                 self._plain = self._plain and size.memory_mb > 0 and not amounts_in(size).others
         if leaf.cause:
             user.marred = True
+            leaf.beside = company.used
             self.dropped.append(leaf)
 
     def _hand_several(self, company: CompanyNode, user: UserNode, leaf: Leaf) -> None:
