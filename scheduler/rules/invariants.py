@@ -317,9 +317,6 @@ def _pending_and_waiting(state: ClusterState) -> Iterator[str]:
             yield f"the apps in the queue of {ask.request} ask for something else, or are not in order"
     yield from _dependencies(state, sorted(pending, key=lambda app: app.submitted))
     yield from _waiting(state)
-    for name, known in state.companies.items():
-        if list(known.waiting) != [app.id for app in state.waiting.values() if app.spec.company == name]:
-            yield f"the apps of company {name!r} in waitingApps are others"
     if state.executors.keys() != {e for app in state.apps.values() for e in app.executors}:
         yield "the executors differ from those of the apps"
     if state.executors.keys() != {e for worker in state.workers.values() for e in worker.executors}:
