@@ -1,8 +1,20 @@
-"""How API servers, tokens and views are named to their clients."""
+"""How API servers, tokens, views and apps are named to their clients."""
 
+from urllib.parse import quote
+
+from scheduler.model.errors import UnknownApp
 from scheduler.service.addresses import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE, UNIX, URL_VARIABLE
 
-__all__ = ["SPARK_REST_VARIABLE", "TOKEN_FILE_VARIABLE", "TOKEN_VARIABLE", "UNIX", "URL_VARIABLE", "VIEWS"]
+__all__ = [
+    "SPARK_REST_VARIABLE",
+    "TOKEN_FILE_VARIABLE",
+    "TOKEN_VARIABLE",
+    "UNIX",
+    "URL_VARIABLE",
+    "VIEWS",
+    "check_app",
+    "of_app",
+]
 
 SPARK_REST_VARIABLE = "FAIRLOG_SPARK_REST"
 """Where an API server listens for Spark's clients, HOST:PORT."""
@@ -25,3 +37,15 @@ VIEWS = {
     "demand": "/v1/demand",
 }
 """View (`scheduler.rules.view.views`) -> the path at which it is asked for."""
+
+
+def check_app(app: str) -> None:
+    """Raises: UnknownApp for a text that no app can be named, and that could name something else in a path."""
+    if not app or "/" in app or app in (".", ".."):
+        raise UnknownApp(app[:80])
+
+
+def of_app(app: str) -> str:
+    """The path of the app. Raises: UnknownApp, as `check_app`."""
+    check_app(app)
+    return f"/v1/apps/{quote(app, safe='')}"

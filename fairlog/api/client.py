@@ -17,7 +17,7 @@ from urllib.parse import quote
 import msgspec
 
 from fairlog.api import questions
-from fairlog.api.addresses import TOKEN_VARIABLE, UNIX, URL_VARIABLE, VIEWS
+from fairlog.api.addresses import TOKEN_VARIABLE, UNIX, URL_VARIABLE, VIEWS, check_app, of_app
 from fairlog.api.connections import Connections, HttpRequest, Lost, Response
 from fairlog.errors import Refused, Unreachable
 from scheduler.model import errors
@@ -70,13 +70,6 @@ def api_urls(named: str | Sequence[str]) -> list[str]:
         if not url.startswith((UNIX, "http://", "https://")):
             raise Refused("NoServer", f"the URL of an API begins with http://, https:// or http+unix:, not {url!r}")
     return urls
-
-
-def of_app(app: str) -> str:
-    """The path of the app. Raises: UnknownApp for a text that no app can be named, and that would be another path."""
-    if not app or "/" in app or app in (".", ".."):
-        raise errors.UnknownApp(app[:80])
-    return f"/v1/apps/{quote(app, safe='')}"
 
 
 def _mail(app: str, name: str) -> str:
@@ -169,7 +162,7 @@ class _Talk:
             raise errors.InvalidCommand(f"no view is named {name[:40]!r}; the views are {', '.join(VIEWS)}")
         path = VIEWS[name]
         if name == "app":
-            of_app(str(arguments["app"]))
+            check_app(str(arguments["app"]))
         inside = {key: quote(str(arguments[key]), safe="") for key in arguments if f"{{{key}}}" in path}
         query = {key: _text(value) for key, value in arguments.items() if key not in inside}
         query |= {"fresh": "true"} if at is None else {"at": str(at)}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import click
 
+from fairlog.api.addresses import check_app
 from fairlog.cli import render
 from fairlog.cli.completion import complete
 from fairlog.cli.params import P, R, flag, read_text, text_option
@@ -197,8 +198,7 @@ def full_ids(session: Session, names: Sequence[str]) -> list[str]:
     Raises: Ambiguous; UnknownApp for a text that no app can be named, which could name something else in a path.
     """
     for name in names:
-        if not name or "/" in name or name in (".", ".."):
-            raise UnknownApp(name[:80])
+        check_app(name)
     names = [_numbered(session, name) if name.isdecimal() else name for name in names]
     if all(map(_is_whole, names)):
         return names

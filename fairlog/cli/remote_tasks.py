@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
+from fairlog.api.addresses import of_app
 from scheduler.store.tails import Tail
 from scheduler.store.task_states import Progress, TaskState
 
@@ -31,7 +31,7 @@ class RemoteTasks:
         """The numbers of the app's tasks by state."""
         states = self.states(app)
         if not states:  # its executors run programs
-            return Progress(**self._api.read(f"/v1/apps/{quote(app, safe='')}/card").get("used", {}))
+            return Progress(**self._api.read(f"{of_app(app)}/card").get("used", {}))
         number = Counter(task.state for task in states)
         counts = {state: number[state] for state in ("queued", "running", "succeeded", "failed", "cancelled")}
         cpu_ms, peak_mb = sum(task.cpu_ms for task in states), max((task.peak_mb for task in states), default=0)

@@ -13,10 +13,10 @@ from contextlib import contextmanager, suppress
 from functools import cached_property, partial
 from threading import Timer
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 from fairlog import credentials
-from fairlog.api.addresses import UNIX
+from fairlog.api.addresses import UNIX, of_app
 from fairlog.cli.failures import NoStore, PositionMissing, Unconfirmed, UnknownCluster
 from fairlog.cli.reached import check_reached
 from fairlog.cli.render import say
@@ -218,7 +218,7 @@ class Session:
     def card(self, app: str) -> dict[str, Any]:
         """The app now, and for what it waits, as `witness.board.one` tells it. Raises: UnknownApp."""
         if (server := self.server) is not None:
-            found: dict[str, Any] = server.read(f"/v1/apps/{quote(app, safe='')}/card")
+            found: dict[str, Any] = server.read(f"{of_app(app)}/card")
             return found
         from msgspec import to_builtins  # noqa: PLC0415 (the API's answers need none)
 
@@ -275,7 +275,7 @@ class Session:
 
         from scheduler.store.visits import Reply  # noqa: PLC0415 (likewise)
 
-        path = f"/v1/apps/{quote(app, safe='')}/exec"
+        path = f"{of_app(app)}/exec"
         begun = server.ask(path, to_builtins(wanted))["visit"]
         return lambda call: convert(server.ask(f"{path}/{begun}", to_builtins(call)), Reply)
 
@@ -344,7 +344,7 @@ class Session:
         """The events of the app that was registered at `seq`, as `fairlog log --json` prints them."""
         if (server := self.server) is None:
             return self.road.events_of(app, seq)
-        return server.follow(f"/v1/apps/{quote(app, safe='')}/events", seq - 1)
+        return server.follow(f"{of_app(app)}/events", seq - 1)
 
     def plan(self, command: SubmitApp) -> dict[str, Any]:
         """What would become of the submission now (`witness.plan`). Raises: CommandRejected if it would be refused."""

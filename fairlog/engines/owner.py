@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any, cast
-from urllib.parse import quote
 
+from fairlog.api.addresses import of_app
 from fairlog.api.client import ApiClient
 from fairlog.client import Client, of_account, stated
 from fairlog.errors import Refused
@@ -236,7 +236,7 @@ class OwnedApp:
 
     def _explain(self) -> None:
         try:
-            found = self._client.read(f"/v1/apps/{quote(self.app, safe='')}/explain")
+            found = self._client.read(f"{of_app(self.app)}/explain")
         except (FairlogError, OSError):
             return
         if found["waitsFor"]:
@@ -246,7 +246,7 @@ class OwnedApp:
     def _follow(self, after: int) -> None:
         """Pass on the app's events. After an error the log is followed again from the last one."""
         client = api_client(*self._where)
-        path = f"/v1/apps/{quote(self.app, safe='')}/events"
+        path = f"{of_app(self.app)}/events"
         while not self._is_over():
             try:
                 events = client.follow(path, after)
