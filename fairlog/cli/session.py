@@ -78,6 +78,7 @@ class Session:
         self.target = target
         self.at = target.at
         self._timeout_s = timeout_s
+        self._front: ApiClient | None = None
 
     def check_place(self, *, new: bool) -> None:
         """Raises: UnsuitableStore if nobody answers there, UnknownCluster unless the cluster may be a `new` one."""
@@ -112,7 +113,8 @@ class Session:
         if self.up is None or not self.up.socket:
             raise NoStore(without)
         url = f"{UNIX}{self.up.socket}"
-        return api_at(url, "", self._timeout_s), url
+        self._front = self._front or api_at(url, "", self._timeout_s)
+        return self._front, url
 
     @cached_property
     def road(self) -> Road:
@@ -145,7 +147,7 @@ class Session:
 
     def close(self) -> None:
         """Close the connections."""
-        for each in (self.__dict__.get("_near"), self.__dict__.get("road")):
+        for each in (self._front, self.__dict__.get("_near"), self.__dict__.get("road")):
             if each is not None:
                 each.close()
 

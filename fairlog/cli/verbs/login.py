@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from contextlib import closing
 from typing import TYPE_CHECKING
 
 import click
@@ -127,14 +126,13 @@ def page(session: Session, *, opens: bool) -> None:
     """
     nobody = "name the API that serves the page: log in with `fairlog login --api https://HOST:PORT`"
     client, urls = session.front(nobody)
-    with closing(client):
-        base = "" if urls.startswith(UNIX) else urls.split(",")[0].rstrip("/")
-        url = client.page(base or ("" if session.up is None else session.up.api))
-        if not url:
-            raise click.ClickException(
-                f"the API at {urls} serves no page that a browser can open: an operator starts one with `fairlog api "
-                "--listen HOST:PORT`, and `fairlog login --api https://HOST:PORT` logs in there"
-            )
+    base = "" if urls.startswith(UNIX) else urls.split(",")[0].rstrip("/")
+    url = client.page(base or ("" if session.up is None else session.up.api))
+    if not url:
+        raise click.ClickException(
+            f"the API at {urls} serves no page that a browser can open: an operator starts one with `fairlog api "
+            "--listen HOST:PORT`, and `fairlog login --api https://HOST:PORT` logs in there"
+        )
     click.echo(url)
     if opens:
         click.launch(url)
