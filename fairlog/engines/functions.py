@@ -146,21 +146,24 @@ class _Waiting:
         """Take a new call."""
         self._last += 1
         call.number = self._last
-        (self.wide if call.workers > 1 else self.narrow).append(call)
+        self._line_of(call).append(call)
 
     def put_back(self, calls: Iterable[_PendingCall]) -> None:
         """Take calls again, which are older than all that wait; the last of them first."""
         for call in calls:
-            (self.wide if call.workers > 1 else self.narrow).appendleft(call)
+            self._line_of(call).appendleft(call)
 
     def remove(self, call: _PendingCall) -> None:
         """Leave out a call. Raises: ValueError if it does not wait."""
-        (self.wide if call.workers > 1 else self.narrow).remove(call)
+        self._line_of(call).remove(call)
 
     def take_all(self) -> list[_PendingCall]:
         """All calls; none waits any more."""
         calls = [call for each in (self.narrow, self.wide) for call in [each.popleft() for _ in range(len(each))]]
         return sorted(calls, key=lambda call: call.number)
+
+    def _line_of(self, call: _PendingCall) -> deque[_PendingCall]:
+        return self.wide if call.workers > 1 else self.narrow
 
     def oldest_wide(self) -> _PendingCall | None:
         """The oldest wide call, if no narrow one is older."""
@@ -741,7 +744,37 @@ def _executors_for(max_workers: int, cores: int, executors: int | None, elastic:
     return max_workers // cores
 
 
-class Executor(_Executor):
+class _Calls:
+    """Makes calls on the workers of a pool, each of which occupies so many of them."""
+
+    _workers = 1
+
+    def _pool_of(self) -> Executor:
+        raise NotImplementedError
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> _Future[T]:  # noqa: ANN401
+        """Make a call on a worker. Raises: RuntimeError after the shutdown; BrokenProcessPool."""
+        return self._pool_of()._submit(self._workers, fn, *args, **kwargs)  # noqa: SLF001 (of this module)
+
+    def map(
+        self,
+        fn: Callable[..., T],
+        *iterables: Iterable[Any],
+        timeout: float | None = None,
+        chunksize: int = 1,
+        buffersize: int | None = None,
+    ) -> Iterator[T]:
+        """As `map`, on the workers; `chunksize` calls at a time.
+
+        With `buffersize`, as in Python 3.14, the iterables are read only as far as so many chunks are ahead of the
+        results; without it they are read to their end at once.
+        """
+        return self._pool_of()._map(  # noqa: SLF001 (of this module)
+            self._workers, fn, iterables, timeout=timeout, chunksize=chunksize, buffersize=buffersize
+        )
+
+
+class Executor(_Calls, _Executor):
     """Runs calls in worker processes on granted executors, as `concurrent.futures.ProcessPoolExecutor` does locally.
 
     An executor has `cores` cores and `memory_mb`, and runs as many calls at once. There are `executors` of them, or as
@@ -846,25 +879,6 @@ class Executor(_Executor):
         self._collected = weakref.finalize(self, pool.close)
         self._collected.atexit = False
 
-    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> _Future[T]:  # noqa: ANN401
-        """Make a call on a worker. Raises: RuntimeError after the shutdown; BrokenProcessPool."""
-        return self._submit(1, fn, *args, **kwargs)
-
-    def map(
-        self,
-        fn: Callable[..., T],
-        *iterables: Iterable[Any],
-        timeout: float | None = None,
-        chunksize: int = 1,
-        buffersize: int | None = None,
-    ) -> Iterator[T]:
-        """As `map`, on the workers; `chunksize` calls at a time.
-
-        With `buffersize`, as in Python 3.14, the iterables are read only as far as so many chunks are ahead of the
-        results; without it they are read to their end at once.
-        """
-        return self._map(1, fn, iterables, timeout=timeout, chunksize=chunksize, buffersize=buffersize)
-
     def needing(self, *, cores: int = 1, memory_mb: int | None = None) -> WideCalls:
         """Calls that need more than one core, or more memory than is there for one core: each has so much for itself.
 
@@ -879,6 +893,9 @@ class Executor(_Executor):
         if not 0 < memory_mb <= self._memory_mb:
             raise ValueError(f"an executor of this pool has {self._memory_mb} MiB, so no call can have {memory_mb}")
         return WideCalls(self, max(cores, -(-memory_mb * self._cores // self._memory_mb)))
+
+    def _pool_of(self) -> Executor:
+        return self
 
     def _submit(self, workers: int, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> _Future[T]:  # noqa: ANN401
         future: _Future[T] = _Future(self._pool)
@@ -949,25 +966,11 @@ class Executor(_Executor):
             self._pool.join()
 
 
-class WideCalls:
+class WideCalls(_Calls):
     """What `Executor.needing` returns: makes calls of that pool, each of which occupies several of its workers."""
 
     def __init__(self, pool: Executor, workers: int) -> None:
-        self._pool, self._workers = pool, workers
+        self._executor, self._workers = pool, workers
 
-    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> _Future[T]:  # noqa: ANN401
-        """As `Executor.submit`."""
-        return self._pool._submit(self._workers, fn, *args, **kwargs)  # noqa: SLF001 (of this module)
-
-    def map(
-        self,
-        fn: Callable[..., T],
-        *iterables: Iterable[Any],
-        timeout: float | None = None,
-        chunksize: int = 1,
-        buffersize: int | None = None,
-    ) -> Iterator[T]:
-        """As `Executor.map`."""
-        return self._pool._map(  # noqa: SLF001 (of this module)
-            self._workers, fn, iterables, timeout=timeout, chunksize=chunksize, buffersize=buffersize
-        )
+    def _pool_of(self) -> Executor:
+        return self._executor
