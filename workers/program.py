@@ -167,7 +167,7 @@ def why_not_started(ended: Completion, ran_s: float, worker: str) -> str:
     if ended.exit_code not in _NOT_STARTED or ran_s >= _AT_ONCE_S or ended.message != said:
         return ""
     return (
-        f"its program ended with exit code {ended.exit_code} on worker {worker}, as shells do where a command does not "
+        f"{said} on worker {worker}, as shells do where a command does not "
         "exist or cannot be run; its output says which"
     )
 

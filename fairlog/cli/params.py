@@ -84,10 +84,15 @@ def read_warning(text: str) -> tuple[str, int]:
     return read_signal(name), read_duration(before)
 
 
-def read_named(text: str) -> str:
-    """A text that names something. Raises: click.BadParameter."""
+def check_named(text: str) -> None:
+    """Raises: click.BadParameter for a text that names nothing."""
     if not text:
         raise click.BadParameter("it names nothing; give a name, or leave the option out")
+
+
+def read_named(text: str) -> str:
+    """A text that names something. Raises: click.BadParameter."""
+    check_named(text)
     return read_text(text)
 
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 import click
 from click.core import ParameterSource
 
-from fairlog.cli.params import FOLDER, F, read_bound
+from fairlog.cli.params import FOLDER, F, check_named, read_bound
 from fairlog.cli.times import UTC_ASKED
 from fairlog.credentials import two_places
 from recovery.replay.bounds import Bound
@@ -73,8 +73,8 @@ def target_options(*, from_environment: bool = False) -> Callable[[F], F]:
             ctx.meta[UTC_ASKED] = ctx.meta.get(UTC_ASKED) or value
         elif value is not None and value is not False and param.name is not None:
             typed = ctx.get_parameter_source(param.name) is ParameterSource.COMMANDLINE
-            if typed and value == "":
-                raise click.BadParameter("it names nothing; give a name, or leave the option out", ctx, param)
+            if typed and isinstance(value, str):
+                check_named(value)
             target.take(param.name, value, typed=typed)
 
     def add(function: F) -> F:

@@ -64,7 +64,7 @@ class Entitlement:
     """The pending apps that were handed anything, of one that is not `whole`."""
     overtaking: dict[str, None] = field(default_factory=dict)
     """The entering apps before which, by F, an app of their user waits that was handed nothing."""
-    going_on: dict[str, None] = field(default_factory=dict)
+    went_on: dict[str, None] = field(default_factory=dict)
     """The companies that were handed anything after a pending app of theirs had dropped out."""
     turned_away: TurnedAway = field(default_factory=dict)
     whole: bool = False
@@ -205,7 +205,7 @@ def _waits_longer(state: ClusterState, kept: Entitlement, app: App) -> bool:
     That counts where one is handed something, or the company was after one had dropped out.
     """
     company = app.spec.company
-    if company in kept.going_on:
+    if company in kept.went_on:
         return True
     others = [state.apps.get(name) for name in kept.entering if name != app.id]
     return bool([each for each in others if each is None or (not each.admitted and each.spec.company == company)])
@@ -392,7 +392,7 @@ def _note_results(found: Entitlement, run: Filling) -> None:
                 else:
                     waits = True
                 if leaf.cause and leaf.beside != node.used:
-                    found.going_on[node.name] = None
+                    found.went_on[node.name] = None
 
 
 def _first(state: ClusterState, found: Entitlement, begun: list[App]) -> list[First]:

@@ -209,15 +209,19 @@ def api_links(api: Handlers, app: str) -> dict[str, str]:
     return links
 
 
+async def given_to_programs(api: Handlers, ask: Ask) -> str:
+    """The pass of what runs in executors of the app `e`, which is submitted."""
+    if api.keyring is None:
+        pytest.skip("without keys each server signs by a key of its own")
+    sent = await ask("POST", "/v1/apps", json=owned("e"))
+    api.replica.wait_for(sent.json()["seq"], HOPELESS_S)
+    at = api.replica.state.apps["e"].submitted_at
+    return Passes(api.keys.cluster, api.keyring).make_for_mail("acme", "ann", "e", at)
+
+
 def test_a_program_of_an_executor_may_see_its_app_and_its_mailbox_and_nothing_else(api: Handlers) -> None:
     async def story(ask: Ask, _: str) -> None:
-        sent = await ask("POST", "/v1/apps", json=owned("e"))
-        api.replica.wait_for(sent.json()["seq"], HOPELESS_S)
-        given = Passes(api.keys.cluster, api.keyring).make_for_mail(
-            "acme", "ann", "e", api.replica.state.apps["e"].submitted_at
-        )
-        if api.keyring is None:
-            pytest.skip("without keys each server signs by a key of its own")
+        given = await given_to_programs(api, ask)
         assert (await ask("PUT", "/v1/apps/e/mail/at", given=given, json={"text": "x"})).status_code == 200
         assert (await ask("GET", "/v1/apps/e/mail/at", given=given)).json()["value"]["text"] == "x"
         for route in ROUTES:
@@ -235,13 +239,7 @@ def test_a_program_of_an_executor_may_see_its_app_and_its_mailbox_and_nothing_el
 
 def test_a_program_of_an_executor_may_see_its_app_and_no_other(api: Handlers) -> None:
     async def story(ask: Ask, _: str) -> None:
-        sent = await ask("POST", "/v1/apps", json=owned("e"))
-        api.replica.wait_for(sent.json()["seq"], HOPELESS_S)
-        given = Passes(api.keys.cluster, api.keyring).make_for_mail(
-            "acme", "ann", "e", api.replica.state.apps["e"].submitted_at
-        )
-        if api.keyring is None:
-            pytest.skip("without keys each server signs by a key of its own")
+        given = await given_to_programs(api, ask)
         assert (await ask("GET", "/v1/apps/e", given=given)).json()["value"]["app"] == "e"
         number = api.replica.state.apps["e"].submitted
         for ids in ("e", str(number)):
