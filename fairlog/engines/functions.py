@@ -744,8 +744,8 @@ def _executors_for(max_workers: int, cores: int, executors: int | None, elastic:
     return max_workers // cores
 
 
-class _Calls:
-    """Makes calls on the workers of a pool, each of which occupies so many of them."""
+class _CallMaker:
+    """Makes calls on the workers of a pool, each of which occupies as many of them."""
 
     _workers = 1
 
@@ -774,7 +774,7 @@ class _Calls:
         )
 
 
-class Executor(_Calls, _Executor):
+class Executor(_CallMaker, _Executor):
     """Runs calls in worker processes on granted executors, as `concurrent.futures.ProcessPoolExecutor` does locally.
 
     An executor has `cores` cores and `memory_mb`, and runs as many calls at once. There are `executors` of them, or as
@@ -966,7 +966,7 @@ class Executor(_Calls, _Executor):
             self._pool.join()
 
 
-class WideCalls(_Calls):
+class WideCalls(_CallMaker):
     """What `Executor.needing` returns: makes calls of that pool, each of which occupies several of its workers."""
 
     def __init__(self, pool: Executor, workers: int) -> None:
