@@ -26,6 +26,7 @@ from scheduler.model.commands import (
     Command,
     ConfigureCluster,
     KillApp,
+    RegisterWorker,
     ScaleApp,
     StartedExecutor,
     SubmitApp,
@@ -57,7 +58,7 @@ class Full:
         self.turn(ChangeEdition(edition=EDITIONS[-1]))
         self.turn(ConfigureCluster(settings=dict(NEW_SETTINGS)))
         self.turn(*companies(self.companies + 1))
-        self.turn(*(worker(number, cores=WORKER_CORES) for number in range(self.workers)))
+        self.turn(*map(self.worker, range(self.workers)))
         left = self.workers * WORKER_CORES // APP_CORES + self.pending
         while left:
             self.turn(*(self.submission() for _ in range(min(left, AT_ONCE))))
@@ -75,6 +76,10 @@ class Full:
         if granted:
             self.turn(*map(StartedExecutor, granted))
         return spent
+
+    def worker(self, number: int) -> RegisterWorker:
+        """Worker `number`."""
+        return worker(number, cores=WORKER_CORES)
 
     def submission(self) -> SubmitApp:
         """The next app; the companies and their users take turns."""

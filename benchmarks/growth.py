@@ -4,6 +4,7 @@
 - gangs: with 100 gangs waiting, of users of their own, two of each company.
 - departments: with 200 and 1,000 of them in a tree, five in each, over the same 50 companies.
 - companies: with 1,000 companies, without departments and with one for each.
+- required, avoided: with workers of 256 labels (P9), of which each app requires one, or avoids one.
 
 Times are CPU time of this thread: medians, and the longest turn. `anew_ms` is that of a filling that begins anew.
 """
@@ -12,16 +13,36 @@ from __future__ import annotations
 
 import gc
 import sys
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 from benchmarks._common import arguments, show
 from benchmarks.full import COMPANIES, Full, measured
-from scheduler.model.commands import AddDepartment, MoveCompany, SubmitApp
+from scheduler.model.commands import AddDepartment, MoveCompany, RegisterWorker, SubmitApp
 from scheduler.rules.stage.turn import Turn
 
 MANY = 1_000
+LABELS = 256
 IN_EACH = 5
 """So many departments are in one."""
+
+
+@dataclass
+class Labelled(Full):
+    """Full, with workers of so many labels; what each app says of one of these, if anything."""
+
+    says: str = ""
+
+    def worker(self, number: int) -> RegisterWorker:
+        """Worker `number`, with its label."""
+        return replace(super().worker(number), labels={"pool": str(number % LABELS)} if self.says else {})
+
+    def submission(self) -> SubmitApp:
+        """The next app; the labels take turns, too."""
+        app = super().submission()
+        return replace(app, **{self.says: (f"pool={self.number % LABELS}",)}) if self.says else app
 
 
 def gang(number: int) -> SubmitApp:
@@ -48,14 +69,23 @@ def departments(full: Full, number: int) -> None:
     full.turn(*(MoveCompany(company=name, department=f"d{max(0, place)}") for name, place in places.items()))
 
 
-def figures(workers: int, turns: int, *, gangs: int = 0, tree: int = 0, companies: int = COMPANIES) -> dict[str, Any]:
+class Case(NamedTuple):
+    """What there is in a full cluster."""
+
+    gangs: int = 0
+    departments: int = 0
+    companies: int = COMPANIES
+    says: str = ""
+
+
+def figures(workers: int, turns: int, case: Case) -> dict[str, Any]:
     """Of a full cluster with so much in it."""
-    full = Full(workers, pending=10 * workers, companies=companies)
+    full = Labelled(workers, pending=10 * workers, companies=case.companies, says=case.says)
     full.fill()
-    if tree:
-        departments(full, tree)
-    if gangs:
-        full.turn(*map(gang, range(gangs)))
+    if case.departments:
+        departments(full, case.departments)
+    if case.gangs:
+        full.turn(*map(gang, range(case.gangs)))
     gc.collect()
     gc.freeze()
     full.turn(*full.mixed(0))
@@ -67,18 +97,20 @@ def figures(workers: int, turns: int, *, gangs: int = 0, tree: int = 0, companie
 def main() -> None:
     """Run the benchmark and print the figures."""
     workers, turns = arguments(__doc__, workers=1_000, turns=20)
-    cases: dict[str, dict[str, int]] = {
-        "none": {},
-        "100_gangs": {"gangs": 100},
-        "200_departments": {"tree": 200},
-        "1000_departments": {"tree": MANY},
-        "1000_companies": {"companies": MANY},
-        "1000_companies_and_departments": {"companies": MANY, "tree": MANY},
+    cases = {
+        "none": Case(),
+        "100_gangs": Case(gangs=100),
+        "200_departments": Case(departments=200),
+        "1000_departments": Case(departments=MANY),
+        "1000_companies": Case(companies=MANY),
+        "1000_companies_and_departments": Case(companies=MANY, departments=MANY),
+        "256_required": Case(says="require"),
+        "256_avoided": Case(says="avoid"),
     }
     found = {}
     for name, case in cases.items():
         print(f"\r{name}  ", end="", file=sys.stderr, flush=True)
-        found[name] = figures(workers, turns, **case)
+        found[name] = figures(workers, turns, case)
     print(file=sys.stderr)
     compiled = not (sys.modules[Turn.__module__].__file__ or "").endswith(".py")
     show(compiled=compiled, workers=workers, turns=turns, **found)

@@ -168,11 +168,14 @@ def class_of(
     demands: Iterable[str], labels: Mapping[str, str], taints: Collection[str], windows: Iterable[str] = ()
 ) -> Amounts:
     """The class of a worker with these windows: which of these demands it meets, "" among them."""
-    return _class({demand for demand in ("", *demands) if met_by(demand, labels, taints)}, windows)
+    return _class(_text({demand for demand in ("", *demands) if met_by(demand, labels, taints)}), windows)
 
 
-def _class(met: set[str], windows: Iterable[str]) -> Amounts:
-    text = _BETWEEN_DEMANDS.join(sorted(met)) if met else MARK
+def _text(met: set[str]) -> str:
+    return _BETWEEN_DEMANDS.join(sorted(met)) if met else MARK
+
+
+def _class(text: str, windows: Iterable[str]) -> Amounts:
     return _named_or_none(text + "".join([_WINDOWS + name for name in windows]))
 
 
@@ -225,6 +228,41 @@ def spare_demands(offered: Sequence[str], size: Resources) -> tuple[Sequence[str
     return offered[:-1], len(_members(offered[-1]) - {_course(demand_in(size)).demand})
 
 
+def class_in(room: Resources) -> str:
+    """The class of a worker with that room, as the kind that names it; "" if it has none."""
+    others = room.others
+    return others[-1][0] if others and others[-1][0][0] == MARK else ""
+
+
+class Classes:
+    """Some classes, each of them one bit, the first one the lowest."""
+
+    def __init__(self, kinds: tuple[str, ...]) -> None:
+        self.bit = {kind: 1 << number for number, kind in enumerate(kinds)}
+        self.beside = {kind: len(_members(kind)) - 1 if kind else 0 for kind in kinds}
+        """How many demands the class meets besides one that it does."""
+        self._named: dict[int, Amounts] = {bit: ((kind, 1),) if kind else () for kind, bit in self.bit.items()}
+        self._meeting: dict[str, int] = {}
+
+    def meeting(self, size: Resources) -> int:
+        """The classes that meet the demand of the size, as bits."""
+        demand = demand_in(size)
+        found = self._meeting.get(demand)
+        if found is None:
+            found = self._meeting[demand] = sum([bit for kind, bit in self.bit.items() if meets(kind, size)])
+        return found
+
+    def room(self, amounts: Resources, bit: int) -> Resources:
+        """These amounts of a worker of that class."""
+        return Resources(amounts.cores, amounts.memory_mb, (*amounts.others, *self._named[bit]))
+
+
+@lru_cache(8)
+def classes_of(kinds: tuple[str, ...]) -> Classes:
+    """These classes: rooms of the same ones are made anew in each turn, and what meets what need not be."""
+    return Classes(kinds)
+
+
 Marks = tuple[tuple[tuple[str, str], ...], tuple[str, ...]]
 """The labels and the taints of a worker."""
 
@@ -242,6 +280,8 @@ class Demands:
         """Marks of live workers -> these workers."""
         self._met: dict[Marks, set[str]] = {}
         """Marks of live workers -> the demands in use that they meet, "" among them."""
+        self._texts: dict[Marks, str] = {}
+        """Marks of live workers -> these demands as one text, since many workers change their class at once."""
 
     def count(self, demands: Iterable[str], change: int) -> list[str]:
         """So many apps more have these; the live workers whose class is another one now."""
@@ -257,6 +297,7 @@ class Demands:
             for marks, met in self._met.items():
                 if met_by(demand, dict(marks[0]), marks[1]):
                     met.symmetric_difference_update((demand,))
+                    self._texts[marks] = _text(met)
                     changed += self._workers[marks]
         return changed
 
@@ -268,16 +309,17 @@ class Demands:
         if marks not in self._workers:
             self._workers[marks] = {}
             self._met[marks] = {demand for demand in ("", *self.number) if met_by(demand, labels, taints)}
+            self._texts[marks] = _text(self._met[marks])
         self._workers[marks][worker] = None
-        return _class(self._met[marks], windows)
+        return _class(self._texts[marks], windows)
 
     def leave(self, worker: str, labels: Mapping[str, str], taints: tuple[str, ...]) -> None:
         """The worker is not live any more."""
         marks = _marks(labels, taints)
         del self._workers[marks][worker]
         if not self._workers[marks]:
-            del self._workers[marks], self._met[marks]
+            del self._workers[marks], self._met[marks], self._texts[marks]
 
     def class_of(self, labels: Mapping[str, str], taints: tuple[str, ...], windows: Iterable[str] = ()) -> Amounts:
         """The class of a live worker of these."""
-        return _class(self._met[_marks(labels, taints)], windows)
+        return _class(self._texts[_marks(labels, taints)], windows)

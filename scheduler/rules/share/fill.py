@@ -15,7 +15,8 @@ from typing import Any, Literal, NamedTuple
 
 from scheduler.model.quota import UNBOUGHT, Quota
 from scheduler.model.resources import NOTHING, Resources
-from scheduler.rules.entities.labels import amounts_in, may_use, spare_demands
+from scheduler.rules.entities.labels import amounts_in
+from scheduler.rules.share.families import Families
 
 Cause = Literal["", "room", "cap", "drivers"]
 """Why an app got less than its demand: no room is left for its unit, its company's cap, or its company's drivers."""
@@ -433,7 +434,7 @@ class Rooms:
     def __init__(self, rooms: Mapping[Resources, int]) -> None:
         self.number = {room: number for room, number in rooms.items() if number}
         self._plain = sorted(room for room in self.number if not room.others)
-        self._kinds = sorted(room for room in self.number if room.others)
+        self._families = Families(room for room in self.number if room.others)
 
     def best(self, size: Resources) -> Resources | None:
         """The room with the fewest kinds besides those of `size`, then the least left; None if it fits nowhere."""
@@ -442,8 +443,7 @@ class Rooms:
             for index in range(bisect_left(plain, Resources(size.cores, size.memory_mb)), len(plain)):
                 if plain[index].memory_mb >= size.memory_mb:
                     return plain[index]
-        fitting = [room for room in self._kinds if may_use(room, size) and room.covers(size)]
-        return min(fitting, key=lambda room: (_spare(room, size), room - size), default=None)
+        return self._families.best(size)
 
     def take(self, size: Resources) -> Resources | None:
         """Hand out that much on one worker; the room that it had, None if it fits nowhere."""
@@ -501,18 +501,16 @@ class Rooms:
         if number and number + change:
             self.number[room] = number + change
             return
-        rooms = self._kinds if room.others else self._plain
         if number:
-            del self.number[room], rooms[bisect_left(rooms, room)]
+            del self.number[room]
         else:
             self.number[room] = change
-            insort(rooms, room)
-
-
-def _spare(room: Resources, size: Resources) -> int:
-    """How many kinds the room has of which the size needs nothing, and how many demands else it meets (P1, P9)."""
-    kinds, demands = spare_demands([kind for kind, _ in room.others], size)
-    return sum([size.amount(kind) == 0 for kind in kinds]) + demands
+        if room.others:
+            self._families.change(room, there=not number)
+        elif number:
+            del self._plain[bisect_left(self._plain, room)]
+        else:
+            insort(self._plain, room)
 
 
 EVERY = 64
