@@ -13,9 +13,8 @@ from typing import Any
 from fairlog.compat.slurm import jobs
 from fairlog.compat.slurm.jobs import SlurmJob
 from fairlog.compat.slurm.nodes import SlurmNode, list_of
-from fairlog.compat.slurm.sbatch import PARTITION
+from fairlog.compat.slurm.tables import CLUSTER, PARTITION, QOS
 
-CLUSTER = "fairlog"
 _FLAGS = {"drng": (["DRAIN"], "mixed"), "drain": (["DRAIN"], "idle"), "mix": ([], "mixed"), "alloc": ([], "allocated")}
 
 _TEXTS = (
@@ -113,7 +112,7 @@ def of_queue(job: SlurmJob) -> dict[str, Any]:
         "nodes": list_of(job.nodes),
         "partition": PARTITION,
         "priority": app["priority"] + 1000,
-        "qos": "normal",
+        "qos": QOS,
         "requeue": not app.get("noRequeue"),
         "restart_cnt": job.restarts,
         "start_time": _seconds(job.start or app["beginAt"]),
@@ -168,7 +167,7 @@ def of_account(job: SlurmJob, *, steps: bool) -> dict[str, Any]:
         "nodes": list_of(job.nodes) or "None assigned",
         "partition": PARTITION,
         "priority": app["priority"] + 1000,
-        "qos": "normal",
+        "qos": QOS,
         "required": {"CPUs": job.cores, "memory": job.memory},
         "state": {"current": job.state, "reason": job.reason},
         "steps": [of_step] if steps and began else [],

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from fairlog.compat.slurm import batch, sbatch, times
 from fairlog.compat.slurm.tables import SBATCH
-from fairlog.compat.slurm.words import IDLE, LEFT, Given, Option, SlurmError, listed_in_quotes, read
+from fairlog.compat.slurm.words import LEFT, Given, Option, SlurmError, listed_in_quotes, read
 
 _OF_SBATCH = {
     "get-user-env": "variables are passed on by --export",
@@ -58,7 +58,8 @@ def translated(script: str, known: AbstractSet[str], given: AbstractSet[str]) ->
             made += words
     if "--cores-per-task" not in given:
         made += _one_by_one(asked, with_cores="--cores" not in given)
-    return Translated(made, [f"--{name} ({why})" for name, why in idle.items()])
+    named = [f"--{name} ({why})" for name, why in idle.items()]
+    return Translated(made, [*named, *sbatch.parts_without_effect(asked)])
 
 
 def _said(script: str) -> tuple[list[tuple[Option, str, int]], dict[str, str]]:
@@ -72,7 +73,7 @@ def _said(script: str) -> tuple[list[tuple[Option, str, int]], dict[str, str]]:
         for option, value in _of_line(number, words):
             if why := _REFUSED.get(option.name) or (option.note if option.effect == LEFT else ""):
                 raise SlurmError(f"line {number}: --{option.name} is refused: {why}")
-            if why := _OF_SBATCH.get(option.name) or (option.note if option.effect == IDLE else ""):
+            if why := _OF_SBATCH.get(option.name) or (option.note if option.is_idle(value) else ""):
                 idle[option.name] = why
             else:
                 acting.append((option, value, number))

@@ -8,7 +8,8 @@ from typing import Any
 
 from fairlog.compat.slurm import batch, times
 from fairlog.compat.slurm.road import ApiRoad, Me
-from fairlog.compat.slurm.sbatch import PARTITION, members, signal_that_ended
+from fairlog.compat.slurm.sbatch import members, signal_that_ended
+from fairlog.compat.slurm.tables import PARTITION
 from fairlog.compat.slurm.words import SlurmError, listed, runs
 from scheduler.model.causes import CAUSES
 

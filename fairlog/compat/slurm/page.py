@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fairlog.compat.slurm import tables
 from fairlog.compat.slurm.start import COMMANDS
-from fairlog.compat.slurm.words import ACTS, IDLE, LEFT
+from fairlog.compat.slurm.words import ACTS, IDLE, LEFT, what_becomes_of
 
 
 def tables_of_the_page() -> str:
@@ -21,7 +21,6 @@ def tables_of_the_page() -> str:
                         f"[={option.value[1:-1]}]" if option.optional else f"={option.value}" if option.value else ""
                     )
                     shown = f"{letter}--{option.name}{value}".replace("|", "\\|")
-                    said = option.note if effect == ACTS else f"{effect}: {option.note}"
-                    parts.append(f"| `{shown}` | {said} |")
+                    parts.append(f"| `{shown}` | {what_becomes_of(option)} |")
         parts.append("")
     return "\n".join(parts)

@@ -11,8 +11,8 @@ from fairlog.compat.slurm import jobs, times
 from fairlog.compat.slurm.jobs import SlurmJob, always
 from fairlog.compat.slurm.nodes import workers_named
 from fairlog.compat.slurm.road import ApiRoad, Me, login
-from fairlog.compat.slurm.tables import SACCT, VARIABLES
-from fairlog.compat.slurm.words import SlurmError, read, with_variables, without_effect
+from fairlog.compat.slurm.tables import CLUSTER, QOS, SACCT, VARIABLES
+from fairlog.compat.slurm.words import SlurmError, name_idle, read, with_variables
 
 USUAL = "JobID,JobName,Partition,Account,AllocCPUS,State,ExitCode"
 BRIEF = "JobID,State,ExitCode"
@@ -86,7 +86,7 @@ FIELDS: dict[str, tuple[int, Callable[[Row], object]]] = {
     "AveCPU": (10, _of_step(lambda row: times.elapsed(round(_cpu_s(row))))),
     "AveRSS": (10, _of_step(_rss)),
     "AveVMSize": (10, _of_step(_rss)),
-    "Cluster": (10, always("fairlog")),
+    "Cluster": (10, always(CLUSTER)),
     "Comment": (14, _of_job(lambda row: row.job.app.get("comment") or "")),
     "Constraints": (19, always("")),
     "CPUTime": (10, lambda row: times.elapsed(row.job.ran_s * row.job.cores)),
@@ -118,7 +118,7 @@ FIELDS: dict[str, tuple[int, Callable[[Row], object]]] = {
     "PlannedCPU": (10, _of_job(lambda row: times.elapsed(row.job.waited_s * row.job.cores))),
     "PlannedCPURAW": (13, _of_job(lambda row: row.job.waited_s * row.job.cores)),
     "Priority": (10, _of_job(lambda row: row.job.app["priority"] + 1000)),
-    "QOS": (10, _of_job(always("normal"))),
+    "QOS": (10, _of_job(always(QOS))),
     "QOSRAW": (10, _of_job(always(1))),
     "Reason": (22, _of_job(lambda row: row.job.reason)),
     "ReqCPUS": (8, lambda row: row.job.cores),
@@ -187,9 +187,10 @@ def run(words: list[str]) -> int:
     given, rest = read(SACCT, words)
     if rest:
         raise SlurmError(f"unrecognized argument {rest[0][:40]!r}; name jobs with --jobs")
-    without_effect("sacct", given)
+    given = with_variables(SACCT, VARIABLES["sacct"], given, ("format", "brief", "long"))
+    name_idle("sacct", given)
     asked: dict[str, str] = {}
-    for option, value in with_variables(SACCT, VARIABLES["sacct"], given, ("format", "brief", "long")):
+    for option, value in given:
         more = option.name in _LISTS and option.name in asked
         asked[option.name] = f"{asked[option.name]},{value}" if more else value
     if "helpformat" in asked:

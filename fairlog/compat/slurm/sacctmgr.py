@@ -9,22 +9,22 @@ from typing import Any
 from fairlog.compat.slurm.jobs import always
 from fairlog.compat.slurm.road import ApiRoad, Me, Problem
 from fairlog.compat.slurm.sacct import lines
-from fairlog.compat.slurm.tables import SACCTMGR
-from fairlog.compat.slurm.words import SlurmError, read, without_effect
+from fairlog.compat.slurm.tables import CLUSTER, QOS, SACCTMGR
+from fairlog.compat.slurm.words import SlurmError, name_idle, read
 
 Row = dict[str, Any]
 FIELDS: dict[str, tuple[int, Callable[[Row], object]]] = {
     "User": (10, lambda row: row["user"]),
     "Account": (10, lambda row: row["company"]),
     "DefaultAccount": (10, lambda row: row["company"]),
-    "Cluster": (10, always("fairlog")),
+    "Cluster": (10, always(CLUSTER)),
     "Partition": (10, always("")),
     "Admin": (9, always("None")),
     "AdminLevel": (9, always("None")),
     "Share": (9, always(1)),
-    "QOS": (20, always("normal")),
-    "DefaultQOS": (9, always("normal")),
-    "DefQOS": (9, always("normal")),
+    "QOS": (20, always(QOS)),
+    "DefaultQOS": (9, always(QOS)),
+    "DefQOS": (9, always(QOS)),
     "MaxWall": (11, always("")),
     "Name": (10, lambda row: row["company"]),
     "Organization": (10, lambda row: row["company"]),
@@ -37,20 +37,21 @@ FIELDS: dict[str, tuple[int, Callable[[Row], object]]] = {
     "FairShare": (10, always("")),
 }
 """Name -> the usual width, and what a row has there."""
+_ASSOCIATION = "Cluster,Account,Partition,Share,MaxWall,QOS,DefaultQOS"
+"""What is told of a user in a company."""
 
 
 def run(words: list[str]) -> int:
     """List users, companies or the one cluster."""
     given, rest = read(SACCTMGR, words)
-    without_effect("sacctmgr", given)
+    name_idle("sacctmgr", given)
     asked = {option.name: value for option, value in given}
     verb, what = [*(word.lower() for word in rest[:2]), "", ""][:2]
     if verb not in ("list", "show"):
         raise SlurmError(
             f"{verb[:40] or 'nothing'} is refused: companies and users are managed by `fairlog company` and `account`"
         )
-    about = {name.lower(): value for name, equals, value in (word.partition("=") for word in rest[2:]) if equals}
-    named = [word for word in rest[2:] if "=" not in word and word.lower() not in ("where", "withassoc")]
+    about, named = _about(rest[2:])
     text = about.get("format", "")
     road = ApiRoad()
     names = {
@@ -70,15 +71,39 @@ def run(words: list[str]) -> int:
     if what.startswith("account"):
         rows, usual = [{"user": "", "company": each} for each in companies(road)], "Account,Descr,Organization"
     elif what.startswith(("cluster", "qos")):
-        rows, usual = [{"user": "", "company": "normal" if what == "qos" else "fairlog"}], "Name"
+        rows, usual = [{"user": "", "company": QOS if what == "qos" else CLUSTER}], "Name"
     else:
         rows, usual = associations(road), "User,DefaultAccount,Admin"
-        users = [
-            each for text in (about.get("user", about.get("users", "")), *named) for each in text.split(",") if each
-        ]
+        usual += f",{_ASSOCIATION}" if "associations" in asked or "withassoc" in about else ""
+        if what.startswith("assoc"):
+            usual = f"Cluster,Account,User,{_ASSOCIATION.removeprefix('Cluster,Account,')}"
+        users = _parts(about.get("user", ""), *named)
         wanted = Me(road).names(",".join(users)) if users else []
         rows = [row for row in rows if not wanted or row["user"] in wanted]
-    return show(asked, text or usual, rows)
+    of = _parts(about.get("account", ""), *(named if what.startswith(("account", "cluster", "qos")) else ()))
+    return show(asked, text or usual, [row for row in rows if not of or row["company"] in of])
+
+
+def _parts(*texts: str) -> list[str]:
+    return [each for text in texts for each in text.split(",") if each]
+
+
+def _about(words: list[str]) -> tuple[dict[str, str], list[str]]:
+    """What conditions such as `user=ann` say, and the names without one. Raises: Refused for an unknown one."""
+    about: dict[str, str] = {}
+    named: list[str] = []
+    for word in words:
+        name, equals, value = word.partition("=")
+        low = name.lower()
+        if low in ("where", "withassoc"):
+            about[low] = ""
+        elif not equals:
+            named.append(word)
+        elif (full := {"users": "user", "accounts": "account"}.get(low, low)) in ("user", "account", "format"):
+            about[full] = value
+        elif low not in ("cluster", "clusters") or value != CLUSTER:
+            raise SlurmError(f"Unknown condition: {word[:40]}; there are user=, account= and format=")
+    return about, named
 
 
 def show(asked: dict[str, str], text: str, rows: list[Row]) -> int:

@@ -5,23 +5,25 @@ from __future__ import annotations
 import os
 import sys
 from base64 import b64encode
+from collections.abc import Callable
 from hashlib import blake2b
 from typing import Any
 
 from fairlog.compat.slurm import batch, times
 from fairlog.compat.slurm.road import ApiRoad, Me, Problem
-from fairlog.compat.slurm.tables import SBATCH, VARIABLES
-from fairlog.compat.slurm.words import Given, SlurmError, listed_in_quotes, read, read_variables, without_effect
+from fairlog.compat.slurm.tables import CLUSTER, PARTITION, SBATCH, VARIABLES
+from fairlog.compat.slurm.words import ACTS, Given, SlurmError, listed_in_quotes, read, read_variables, without_effect
 
 CODE = 255
 """The exit code of a wrong option."""
-PARTITION = "main"
 SCRIPT = "FAIRLOG_SCRIPT"
 """The variable with the copy of the script (`scheduler.model.staged`)."""
 _DEPENDENCIES = {"afterok": "ok", "afterany": "any", "afternotok": "not-ok", "after": "began"}
 SINGLETON = "singleton"
 _OF_SIGNALS = 128
 """The exit code of a task that a signal has ended is more than this by the number of the signal."""
+_MOST_NICE = 1000
+"""The largest value of --nice, either way."""
 _CORE_MB = 512
 """The memory for each core of a task that names none."""
 _LEAST_MB = 32
@@ -103,9 +105,7 @@ def run(words: list[str]) -> int:
     check_memory([*of_script, *given])
     of_variables = read_variables(SBATCH, VARIABLES["sbatch"])
     asked = SbatchOptions([*of_script, *of_variables, *given])
-    note = without_effect(
-        "sbatch", [(option, value) for option, value in asked.given if (option.name, value) != ("partition", PARTITION)]
-    )
+    note = without_effect("sbatch", asked.given, parts_without_effect(asked))
     road = ApiRoad()
     me = Me(road)
     default = "wrap" if wrap is not None else "sbatch" if name in ("-", "/dev/stdin") else os.path.basename(name)  # noqa: PTH119 (as above)
@@ -322,13 +322,24 @@ def company(asked: SbatchOptions, road: ApiRoad, me: Me) -> str:
     raise SlurmError("name the company of the job with --account, or set FAIRLOG_COMPANY")
 
 
-def check_nodes(asked: SbatchOptions) -> None:
-    """Raises: Refused for more than a node: a job runs on one machine."""
-    least, dash, most = (asked.get("nodes") or "1").partition("-")
+def _nodes_of(asked: SbatchOptions) -> int:
+    """On how many nodes a job is to run: on the fewest that --nodes allows, else on as many as its processes need.
+
+    Raises: Refused.
+    """
+    if (said := asked.get("nodes")) is None:
+        tasks = asked.number("ntasks", 1)
+        return -(-tasks // asked.number("ntasks-per-node", tasks))
+    least, dash, most = said.partition("-")
     for text in (least, *([most] if dash else [])):
         if not (text.isascii() and text.isdecimal() and int(text)):
             raise SlurmError(f'Invalid numeric value "{text[:40]}" for --nodes.')
-    if (nodes := int(least)) > 1:
+    return int(least)
+
+
+def check_nodes(asked: SbatchOptions) -> None:
+    """Raises: Refused for more than a node: a job runs on one machine."""
+    if (nodes := _nodes_of(asked)) > 1:
         tasks = asked.number("ntasks-per-node", -(-asked.number("ntasks", nodes) // nodes))
         size = f"--executors {nodes} --executor-cores {tasks * asked.number('cpus-per-task', 1)}"
         raise SlurmError(
@@ -436,10 +447,26 @@ def gpus_of(asked: SbatchOptions, tasks: int) -> dict[str, int]:
             kind, _, rest = part.removeprefix("gres/").removeprefix("gres:").partition(":")
             number = rest.rpartition(":")[2] if rest else "1"
             found[kind] = found.get(kind, 0) + _whole(number if number.isdecimal() else "1" if rest else number, "gres")
-    for name, times_ in (("gpus", 1), ("gpus-per-node", 1), ("gpus-per-task", tasks)):
+    for name, times_ in _GPUS.items():
         if (text := asked.get(name)) is not None:
-            found["gpu"] = max(found.get("gpu", 0), _whole(text.rpartition(":")[2], name) * times_)
+            found["gpu"] = max(found.get("gpu", 0), _whole(text.rpartition(":")[2], name) * times_(tasks))
     return {kind: number for kind, number in found.items() if number}
+
+
+_GPUS: dict[str, Callable[[int], int]] = {
+    "gpus": lambda _: 1,
+    "gpus-per-node": lambda _: 1,
+    "gpus-per-task": lambda tasks: tasks,
+}
+"""Options that ask for gpu resources -> how often, of so many tasks."""
+
+
+def types_of(asked: SbatchOptions) -> list[str]:
+    """What is said of the types of resources, such as the a100 of gpu:a100:2, which are not told apart here."""
+    parts = [part.removeprefix("gres/").removeprefix("gres:") for part in (asked.get("gres") or "").split(",")]
+    texts = [part.partition(":")[2] for part in parts] + [asked.get(name) or "" for name in _GPUS]
+    types = [text.rpartition(":")[0] or ("" if text.isdecimal() else text) for text in texts]
+    return [each for each in dict.fromkeys(types) if each]
 
 
 def _whole(text: str, name: str) -> int:
@@ -455,7 +482,23 @@ def read_nice(text: str | None) -> int:
     number = text or "100"
     if not number.removeprefix("-").isdecimal():
         raise SlurmError(f"Invalid --nice value: {text[:40]}", CODE)
-    return max(-1000, min(1000, int(number)))
+    return max(-_MOST_NICE, min(_MOST_NICE, int(number)))
+
+
+def parts_without_effect(asked: SbatchOptions) -> list[str]:
+    """Parts of the values of options that act which have no effect themselves. Raises: Refused."""
+    asked = SbatchOptions([(option, value) for option, value in asked.given if option.effect == ACTS])
+    types, nice = types_of(asked), asked.get("nice") or "0"
+    mails = {part.strip().upper() for part in (asked.get("mail-type") or "").split(",")} - {"NONE", ""}
+    unsent = mails - _ENDS if mails & _ENDS or "mail-user" not in asked else set()  # else nobody is told, as is said
+    found = [f"the type {each[:40]} of resources (--constraint chooses workers by their labels)" for each in types]
+    found += [f"{','.join(sorted(unsent))[:80]} of --mail-type (the end is told)"] if unsent else []
+    if abs(read_nice(nice)) < abs(int(nice)):
+        found.append(f"what of --nice={nice[:40]} is beyond {_MOST_NICE}")
+    if asked.number("ntasks", 1) > asked.number("ntasks-per-node", asked.number("ntasks", 1)) * _nodes_of(asked):
+        found.append("--ntasks-per-node, of which --nodes has fewer than --ntasks")
+    reserved = "R" in (asked.get("signal") or "").upper().rpartition(":")[0]
+    return [*found, *(["the R of --signal (nothing is reserved by name)"] if reserved else [])]
 
 
 def read_dependencies(text: str | None) -> dict[str, Any]:
@@ -589,7 +632,7 @@ def told(asked: SbatchOptions, fields: dict[str, Any], tasks: int, per_task: int
         "SLURM_JOB_USER": fields["user"],
         "SLURM_JOB_UID": str(os.getuid()),
         "SLURM_JOB_GID": str(os.getgid()),
-        "SLURM_CLUSTER_NAME": "fairlog",
+        "SLURM_CLUSTER_NAME": CLUSTER,
         "SLURM_SUBMIT_DIR": os.getcwd(),  # noqa: PTH109 (as above)
         "SLURM_SUBMIT_HOST": os.uname().nodename,
         "SLURM_SUBMIT_CHDIR": fields["cwd"],

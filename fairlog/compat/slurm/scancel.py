@@ -8,9 +8,9 @@ from typing import Any
 from fairlog.compat.slurm import jobs
 from fairlog.compat.slurm.nodes import workers_named
 from fairlog.compat.slurm.road import ApiRoad, Me, Problem
-from fairlog.compat.slurm.sbatch import PARTITION, members
-from fairlog.compat.slurm.tables import SCANCEL, VARIABLES
-from fairlog.compat.slurm.words import SlurmError, read, read_variables, without_effect
+from fairlog.compat.slurm.sbatch import members
+from fairlog.compat.slurm.tables import PARTITION, QOS, SCANCEL, VARIABLES
+from fairlog.compat.slurm.words import SlurmError, name_idle, read, read_variables
 
 _FILTERS = ("account", "name", "jobname", "user", "me", "state", "nodelist")
 _KILL = "KILL"
@@ -22,9 +22,9 @@ def run(words: list[str]) -> int:
     """End the jobs that are named or chosen; says nothing if all goes well."""
     given, rest = read(SCANCEL, words)
     given = [*read_variables(SCANCEL, VARIABLES["scancel"]), *given]
-    without_effect("scancel", given)
+    name_idle("scancel", given)
     asked = {option.name: value for option, value in given}
-    for name, one in (("partition", PARTITION), ("qos", "normal")):
+    for name, one in (("partition", PARTITION), ("qos", QOS)):
         if one not in asked.get(name, one).split(","):
             raise SlurmError(f"no job is known by the {name} {asked[name][:40]}: there is one, {one}; leave it out")
     if not rest and not any(name in asked for name in _FILTERS):

@@ -12,9 +12,9 @@ from fairlog.compat.slurm import jobs, times
 from fairlog.compat.slurm.jobs import SlurmJob
 from fairlog.compat.slurm.nodes import SlurmNode, features, hosts_of, list_of, nodes
 from fairlog.compat.slurm.road import ApiRoad, Problem
-from fairlog.compat.slurm.sbatch import PARTITION, members
-from fairlog.compat.slurm.tables import SCONTROL
-from fairlog.compat.slurm.words import SlurmError, read, without_effect
+from fairlog.compat.slurm.sbatch import members
+from fairlog.compat.slurm.tables import CLUSTER, PARTITION, SCONTROL
+from fairlog.compat.slurm.words import SlurmError, name_idle, read
 
 _UNKNOWN = "Invalid job id specified"
 _LEFT = ("suspend", "resume", "top", "notify", "reboot", "create", "delete", "reconfigure", "shutdown", "takeover")
@@ -31,7 +31,7 @@ _INSTEAD = {
 def run(words: list[str]) -> int:
     """Carry out the command of the words."""
     given, rest = read(SCONTROL, words)
-    without_effect("scontrol", given)
+    name_idle("scontrol", given)
     asked = {option.name: value for option, value in given}
     line = "oneliner" in asked
     if not rest:
@@ -52,6 +52,8 @@ def run(words: list[str]) -> int:
         raise SlurmError(f"{verb} is refused: there is no such thing here")
     if verb not in verbs:
         raise SlurmError(f"invalid keyword: {verb[:40]}")
+    if verb in ("ping", "version") and arguments:
+        raise SlurmError(f"too many arguments: {verb} takes none")
     return verbs[verb]()
 
 
@@ -84,7 +86,7 @@ def show(words: list[str], *, one_line: bool) -> int:
         "partitions": lambda: _show_partition(named, one_line=one_line),
         "reservation": lambda: _show_reservations(named, one_line=one_line),
         "reservations": lambda: _show_reservations(named, one_line=one_line),
-        "config": _show_config,
+        "config": lambda: _show_config(named),
         "hostname": lambda: _print(hosts_of(",".join(named) or os.environ.get("SLURM_JOB_NODELIST", ""))),
         "hostnames": lambda: _print(hosts_of(",".join(named) or os.environ.get("SLURM_JOB_NODELIST", ""))),
         "hostlist": lambda: _print([list_of(",".join(named).split(","))]),
@@ -190,8 +192,8 @@ def _node_lines(node: SlurmNode) -> list[str]:
 
 
 def _show_partition(named: list[str], *, one_line: bool) -> int:
-    if named and named[0] and named[0] != PARTITION:
-        raise SlurmError(f"Partition {named[0][:80]} not found; there is {PARTITION}")
+    for missing in (each for text in named for each in text.split(",") if each not in ("", PARTITION)):
+        raise SlurmError(f"Partition {missing[:80]} not found; there is {PARTITION}")
     found = nodes(ApiRoad())
     cores, memory = sum(node.cores for node in found), sum(node.memory for node in found)
     lines = [
@@ -235,11 +237,13 @@ def reservation_lines(window: dict[str, Any], now: int) -> list[str]:
     ]
 
 
-def _show_config() -> int:
+def _show_config(named: list[str]) -> int:
+    if named:
+        raise SlurmError("too many arguments: show config takes none")
     settings = ApiRoad().get("/v1/settings")
     known = {
         "AccountingStorageType": "accounting_storage/fairlog",
-        "ClusterName": "fairlog",
+        "ClusterName": CLUSTER,
         "DefMemPerCPU": "512",
         "JobRequeue": "1",
         "KillWait": f"{settings['kill_grace_s']} sec",
@@ -260,8 +264,10 @@ def change(words: list[str], *commands: str) -> int:
     road = ApiRoad()
     code = 0
     again = commands[0] == "RequeueApp"
-    if again and words and (words[0].lower() == "incomplete" or words[0].lower().startswith("state=")):
-        words = words[1:]
+    if again and words and words[0].lower().startswith("state="):
+        sys.stderr.write(f"scontrol: note: without effect here: {words[0][:40]}\n")
+    if again and words and words[0].lower().startswith(("incomplete", "state=")):
+        words = words[1:]  # what has ended is not put back in any case
     named = [part.removeprefix("JobId=").removeprefix("jobid=") for each in words for part in jobs.split(each)]
     if not named:
         raise SlurmError("too few arguments: name jobs by their ids")

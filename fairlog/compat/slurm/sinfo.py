@@ -9,10 +9,9 @@ from collections.abc import Callable
 from fairlog.compat.slurm.jobs import always
 from fairlog.compat.slurm.nodes import SlurmNode, features, hosts_of, list_of, nodes
 from fairlog.compat.slurm.road import ApiRoad
-from fairlog.compat.slurm.sbatch import PARTITION
-from fairlog.compat.slurm.squeue import FormatField, read_columns
-from fairlog.compat.slurm.tables import SINFO, VARIABLES
-from fairlog.compat.slurm.words import SlurmError, read, with_variables, without_effect
+from fairlog.compat.slurm.squeue import FormatField, in_order, read_columns
+from fairlog.compat.slurm.tables import CLUSTER, PARTITION, SINFO, VARIABLES
+from fairlog.compat.slurm.words import SlurmError, name_idle, read, with_variables
 
 USUAL = "%9P %.5a %.10l %.6D %.6t %N"
 LONG = "%9P %.5a %.10l %.10s %.4r %.8h %.10g %.6D %.11T %N"
@@ -89,7 +88,7 @@ FIELDS: dict[str, tuple[str, Callable[[list[SlurmNode]], object]]] = {
     "I": ("PRIO_JOB_FACTOR", always(1)),
     "B": ("MAX_CPUS_PER_NODE", always("UNLIMITED")),
     "M": ("PREEMPT_MODE", always("OFF")),
-    "V": ("CLUSTER", always("fairlog")),
+    "V": ("CLUSTER", always(CLUSTER)),
     "v": ("VERSION", always("22.05.8")),
 }
 """Letter -> heading, and what a group of nodes has there."""
@@ -154,6 +153,10 @@ def _since(node: SlurmNode) -> str:
     return times.moment(node.worker["since"], "Unknown")
 
 
+_OF_GROUPS = "NnoDAFC"
+"""Fields by which a group of nodes is not divided: what its nodes are called, and how much of them there is."""
+_PARTITION: dict[str, Callable[[list[SlurmNode]], object]] = {"#P": always(PARTITION)}
+"""How Slurm writes the order of partitions in its configuration."""
 _SHAPES = ("format", "Format", "long", "list-reasons", "summarize", "Node", "json")
 
 
@@ -162,8 +165,9 @@ def run(words: list[str]) -> int:
     given, rest = read(SINFO, words)
     if rest:
         raise SlurmError(f"Unrecognized option: {rest[0][:40]}")
-    without_effect("sinfo", given)
-    asked = {option.name: value for option, value in with_variables(SINFO, VARIABLES["sinfo"], given, _SHAPES)}
+    given = with_variables(SINFO, VARIABLES["sinfo"], given, _SHAPES)
+    name_idle("sinfo", given)
+    asked = {option.name: value for option, value in given}
     columns, end = read_long(asked["Format"]) if "Format" in asked else read_columns(_format(asked), FIELDS, "node")
     states = states_named(asked.get("states", "all"))
     found = _wanted(nodes(ApiRoad()), asked, states)
@@ -179,10 +183,8 @@ def run(words: list[str]) -> int:
     elif "summarize" in asked or not any(each.letter in "tTEHAo" for each in columns):
         groups = [found]
     else:
-        by_state: dict[str, list[SlurmNode]] = {}
-        for node in found:
-            by_state.setdefault(node.state, []).append(node)
-        groups = list(by_state.values()) or [[]]
+        groups = _alike(found, [each.letter for each in columns] if "exact" in asked else [])
+    groups = in_order(groups, asked.get("sort"), {letter: tell for letter, (_, tell) in FIELDS.items()} | _PARTITION)
     if PARTITION not in asked.get("partition", PARTITION).split(","):
         groups = []
     heads = [time.strftime("%a %b %d %H:%M:%S %Y")] if "long" in asked and "format" not in asked else []
@@ -192,6 +194,18 @@ def run(words: list[str]) -> int:
     lines += ["".join(each.shown(FIELDS[each.letter][1](group)) for each in columns) + end for group in groups]
     sys.stdout.write("".join(f"{line}\n" for line in lines))
     return 0
+
+
+def _alike(found: list[SlurmNode], letters: list[str]) -> list[list[SlurmNode]]:
+    """The nodes of one state together, those apart that differ in one of these fields; of none, a group without any.
+
+    Names and numbers of nodes are no differences.
+    """
+    tells = [FIELDS[each][1] for each in letters if each not in _OF_GROUPS]
+    groups: dict[tuple[object, ...], list[SlurmNode]] = {}
+    for node in found:
+        groups.setdefault((node.state, *(tell([node]) for tell in tells)), []).append(node)
+    return list(groups.values()) or [[]]
 
 
 def read_long(text: str) -> tuple[list[FormatField], str]:

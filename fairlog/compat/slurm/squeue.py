@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from typing import TypeVar
 
 from fairlog.compat.slurm import jobs, times
 from fairlog.compat.slurm.jobs import SlurmJob, always
 from fairlog.compat.slurm.nodes import workers_named
 from fairlog.compat.slurm.road import ApiRoad, Me
-from fairlog.compat.slurm.tables import SQUEUE, VARIABLES
-from fairlog.compat.slurm.words import SlurmError, read, with_variables, without_effect
+from fairlog.compat.slurm.tables import CLUSTER, QOS, SQUEUE, VARIABLES
+from fairlog.compat.slurm.words import SlurmError, name_idle, read, with_variables
 
 USUAL = "%.18i %.9P %.8j %.8u %.2t %.10M %.6D %R"
 LONG = "%.18i %.9P %.8j %.8u %.8T %.10M %.9l %.6D %R"
@@ -81,7 +82,7 @@ FIELDS: dict[str, tuple[str, str, Callable[[SlurmJob], object]]] = {
     "N": ("NODELIST", "NodeList", lambda job: ",".join(job.nodes)),
     "B": ("EXEC_HOST", "BatchHost", _host),
     "Z": ("WORK_DIR", "WorkDir", lambda job: job.app["cwd"] or "/"),
-    "q": ("QOS", "QOS", always("normal")),
+    "q": ("QOS", "QOS", always(QOS)),
     "p": ("PRIORITY", "Priority", lambda job: f"{(job.app['priority'] + 1000) / 2000:.14f}"),
     "Q": ("PRIORITY", "PriorityLong", lambda job: job.app["priority"] + 1000),
     "E": ("DEPENDENCY", "Dependency", _after),
@@ -111,7 +112,7 @@ FIELDS: dict[str, tuple[str, str, Callable[[SlurmJob], object]]] = {
 """Letter -> heading, long name, and what a job has there."""
 _WITHOUT_LETTERS: dict[str, tuple[str, Callable[[SlurmJob], object]]] = {
     "BatchFlag": ("BATCH_FLAG", always(1)),
-    "Cluster": ("CLUSTER", always("fairlog")),
+    "Cluster": ("CLUSTER", always(CLUSTER)),
     "cpus-per-task": ("CPUS_PER_TASK", lambda job: job.cores),
     "DerivedEC": ("DERIVED_EXIT_CODE", lambda job: job.code[0]),
     "EligibleTime": ("ELIGIBLE_TIME", lambda job: times.moment(job.eligible)),
@@ -219,8 +220,9 @@ def run(words: list[str]) -> int:
     given, rest = read(SQUEUE, words)
     if rest:
         raise SlurmError(f"Unrecognized option: {rest[0][:40]}; name jobs with --jobs")
-    without_effect("squeue", given)
-    asked = {option.name: value for option, value in with_variables(SQUEUE, VARIABLES["squeue"], given, _SHAPES)}
+    given = with_variables(SQUEUE, VARIABLES["squeue"], given, _SHAPES)
+    name_idle("squeue", given)
+    asked = {option.name: value for option, value in given}
     names = asked.get("Format") if "format" not in asked else None
     columns, end = read_format(_format(asked)) if names is None else read_names(names)
     named = jobs.Named(jobs.split(asked.get("jobs", "")), "Invalid job id: ")
@@ -250,7 +252,9 @@ def run(words: list[str]) -> int:
         shown = sorted_by(found, asked.get("sort"))
         if any(each.letter in _OF_DETAIL for each in columns):
             jobs.with_details(road, shown)
-        lines += ["".join(each.shown(COLUMNS[each.letter][2](job)) for each in columns) + end for job in shown]
+        tells = {each.letter: COLUMNS[each.letter][2] for each in columns}
+        tells |= {"m": lambda job: f"{job.memory}M"} if "noconvert" in asked else {}
+        lines += ["".join(each.shown(tells[each.letter](job)) for each in columns) + end for job in shown]
         sys.stdout.write("".join(f"{line}\n" for line in lines))
         sys.stdout.flush()
         if every is None:
@@ -309,17 +313,22 @@ def _is_known(road: ApiRoad, number: str) -> bool:
     return bool(jobs.ask(road, ids=number, endedAfter=jobs.ended_since(jobs.MIN_JOB_AGE_S)))
 
 
+T = TypeVar("T")
+
+
 def sorted_by(found: list[SlurmJob], order: str | None) -> list[SlurmJob]:
     """The jobs in the order of these letters. Raises: Refused for an unknown one."""
-    if order is None:
-        return found
-    for each in reversed(order.split(",")):
+    return in_order(found, order, {letter: tell for letter, (_, _, tell) in FIELDS.items()})
+
+
+def in_order(found: list[T], order: str | None, known: Mapping[str, Callable[[T], object]]) -> list[T]:
+    """What there is in the order of these letters, which tell of it. Raises: Refused for an unknown one."""
+    for each in reversed([] if order is None else order.split(",")):
         letter = each.lstrip("+-")
-        if letter not in FIELDS:
+        if letter not in known:
             raise SlurmError(f"Invalid sort specification: {each[:40]}")
-        key = FIELDS[letter][2]
-        falling = each.startswith("-")
-        found = sorted(found, key=lambda job: _key(key(job)), reverse=falling)
+        tell = known[letter]
+        found = sorted(found, key=lambda one: _key(tell(one)), reverse=each.startswith("-"))
     return found
 
 

@@ -8,14 +8,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import IO, Any
 
 from fairlog.compat.slurm import sbatch, times
 from fairlog.compat.slurm.nodes import hosts_of, node_here
 from fairlog.compat.slurm.sbatch import SbatchOptions
 from fairlog.compat.slurm.tables import SRUN, VARIABLES
-from fairlog.compat.slurm.words import SlurmError, listed_in_quotes, read, read_variables, without_effect
+from fairlog.compat.slurm.words import Given, SlurmError, listed_in_quotes, read, read_variables, without_effect
 
 _IS_JOB = "SLURM_STEP_IS_JOB"
 """Variable of a step that is a job of its own: the job has its limit of time."""
@@ -40,8 +40,8 @@ def run(words: list[str]) -> int:
     given = [*read_variables(SRUN, VARIABLES["step" if job else "srun"]), *given]
     if job:
         given = [each for each in given if each[0].name != "nodelist" or not _is_here(each[1])]
-    note = without_effect("srun", given)
     asked = SbatchOptions(given)
+    note = without_effect("srun", given, [*sbatch.parts_without_effect(asked), *(_of_job(given) if job else ())])
     if not command:
         raise SlurmError("No command given to execute.")
     if ":" in command[:-1]:
@@ -51,11 +51,36 @@ def run(words: list[str]) -> int:
             f"job {str(named)[:40]} cannot be entered; `fairlog exec ID -- CMD` runs a command beside its tasks"
         )
     sbatch.check_nodes(asked)
+    if note and "quiet" not in asked and _IS_JOB not in os.environ:
+        sbatch.say(note)
     if not job:
-        if note and "quiet" not in asked:
-            sbatch.say(note)
         return _outside(asked, words[: len(words) - len(command)], command)
     return SrunStep(asked, command).run()
+
+
+_OF_JOBS = frozenset(
+    [
+        "account",
+        "job-name",
+        "comment",
+        "constraint",
+        "pty",
+        "gres",
+        "gpus",
+        "gpus-per-node",
+        "gpus-per-task",
+        "cpus-per-gpu",
+        "mem",
+        "mem-per-cpu",
+        "mem-per-gpu",
+    ]
+)
+"""Options that say what a job has, of which a step in it has all."""
+
+
+def _of_job(given: Given) -> Iterator[str]:
+    """The options of a step without effect: they are about its job."""
+    return (f"--{option.name}" for option, _ in given if option.name in _OF_JOBS)
 
 
 def _is_here(names: str) -> bool:
@@ -85,10 +110,13 @@ def _outside(asked: SbatchOptions, options: list[str], command: list[str]) -> in
     for name in ("name", "company", "user"):
         words += [f"--{name}", about[name]]
     words += ["--memory-per-task", f"{memory}M"] if memory else []
+    words += ["--comment", comment] if (comment := asked.get("comment")) else []
     seconds = times.read_limit(asked.get("time") or "infinite")
     words += [] if seconds is None else ["--max-runtime", f"{seconds}s"]
     for kind, number in about["task_resources"].items():
         words += ["--task-resource", f"{kind}={number}"]
+    for label in sbatch.read_constraint(asked.get("constraint") or "") if "constraint" in asked else ():
+        words += ["--require", label]
     for name, value in sbatch.told(asked, about, tasks, per_task).items():
         words += ["--env", f"{name}={value}"]
     words += ["--env", f"{_IS_JOB}=1"]
@@ -120,7 +148,7 @@ class SrunStep:
 
     def __init__(self, asked: SbatchOptions, command: list[str]) -> None:
         self.asked, self.command = asked, command
-        self.tasks = asked.number("ntasks", int(os.environ.get("SLURM_NTASKS") or 1))
+        self.tasks = asked.number("ntasks", asked.number("ntasks-per-node", int(os.environ.get("SLURM_NTASKS") or 1)))
         most = max(int(os.environ.get(name) or 1) for name in ("SLURM_NTASKS", "SLURM_CPUS_ON_NODE"))
         if self.tasks > most and "overcommit" not in asked:
             raise SlurmError(
@@ -193,6 +221,19 @@ class SrunStep:
 
     def _start(self, rank: int) -> list[threading.Thread]:
         """Start a process; what carries its output if that is labelled. Raises: Refused if it cannot be started."""
+        with ExitStack() as its_own:
+            process = self._process(rank, its_own)
+        self.processes.append(process)
+        pipes = ((process.stdout, sys.stdout.buffer), (process.stderr, sys.stderr.buffer))
+        threads = [
+            threading.Thread(target=self._label, args=(source, rank, target)) for source, target in pipes if source
+        ]
+        for thread in threads:
+            thread.start()
+        return threads
+
+    def _process(self, rank: int, its_own: ExitStack) -> subprocess.Popen[bytes]:
+        """Start a process with files of its own, which this one closes afterwards. Raises: Refused."""
         labelled = "label" in self.asked
         streams: list[int | IO[bytes] | None] = []
         for name in ("output", "error"):
@@ -203,15 +244,15 @@ class SrunStep:
                 and self.asked.get("error") in (None, self.asked.get("output"))
             )
             if named and not same:
-                streams.append(self._opened(named, rank))
+                streams.append(its_own.enter_context(self._opened(named, rank)))
             elif same:
                 streams.append(subprocess.STDOUT)
             else:
                 streams.append(subprocess.PIPE if labelled else None)
         stdin = self._mode("input", rank)
         try:
-            given = open(stdin, "rb") if stdin else self._shared_input()  # noqa: PTH123, SIM115 (the process's)
-            process = subprocess.Popen(  # noqa: S603 (the user's program)
+            given = its_own.enter_context(open(stdin, "rb")) if stdin else self._shared_input()  # noqa: PTH123, SIM115 (as above)
+            return subprocess.Popen(  # noqa: S603 (the user's program)
                 self.command,
                 stdin=given,
                 stdout=streams[0],
@@ -222,14 +263,6 @@ class SrunStep:
         except OSError as error:
             self._end()
             raise SlurmError(f"task {rank}: execve(): {self.command[0]}: {error.strerror}", error.errno or 1) from None
-        self.processes.append(process)
-        pipes = ((process.stdout, sys.stdout.buffer), (process.stderr, sys.stderr.buffer))
-        threads = [
-            threading.Thread(target=self._label, args=(source, rank, target)) for source, target in pipes if source
-        ]
-        for thread in threads:
-            thread.start()
-        return threads
 
     def _mode(self, name: str, rank: int) -> str | None:
         """The file of this process; None for what is the step's own: `all`, or the number of this process."""
@@ -324,18 +357,22 @@ class SrunStep:
 
     def _label(self, source: IO[bytes], rank: int, target: IO[bytes]) -> None:
         width = len(str(self.tasks - 1))
-        for line in source:
-            with self._lock:
-                target.write(b"%*d: %b" % (width, rank, line if line.endswith(b"\n") else line + b"\n"))
-                target.flush()
+        with source:
+            for line in source:
+                with self._lock:
+                    target.write(b"%*d: %b" % (width, rank, line if line.endswith(b"\n") else line + b"\n"))
+                    target.flush()
 
     def _wait(self) -> list[int]:
         """Wait for all; the exit code of each, after which it is told on stderr if it is not 0."""
         codes: list[int] = []
         node = os.environ.get("SLURMD_NODENAME", "localhost")
         ends = "kill-on-bad-exit" in self.asked and self.asked.get("kill-on-bad-exit") != "0"
-        for rank, process in enumerate(self.processes):
-            code = process.wait()
+        going = {process.pid: rank for rank, process in enumerate(self.processes)}
+        while going:
+            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)  # the first that ends may end the others
+            rank = going.pop(ended.si_pid if ended is not None else 0)
+            code = self.processes[rank].wait()
             codes.append(code if code >= 0 else 128 - code)
             if code:
                 how = f"Exited with exit code {code}" if code > 0 else signal.strsignal(-code) or f"signal {-code}"

@@ -8,7 +8,7 @@ from typing import Any
 from fairlog.compat.slurm import sacctmgr
 from fairlog.compat.slurm.road import ApiRoad, Me
 from fairlog.compat.slurm.tables import SSHARE
-from fairlog.compat.slurm.words import SlurmError, read, without_effect
+from fairlog.compat.slurm.words import SlurmError, name_idle, read
 
 USUAL = "Account,User,RawShares,NormShares,RawUsage,EffectvUsage,FairShare"
 
@@ -18,7 +18,7 @@ def run(words: list[str]) -> int:
     given, rest = read(SSHARE, words)
     if rest:
         raise SlurmError(f"unrecognized argument {rest[0][:40]!r}")
-    without_effect("sshare", given)
+    name_idle("sshare", given)
     asked = {option.name: value for option, value in given}
     road = ApiRoad()
     me = Me(road)

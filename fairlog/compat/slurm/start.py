@@ -6,7 +6,7 @@ import os
 import sys
 from importlib import import_module
 
-from fairlog.compat.slurm.words import SlurmError, usage
+from fairlog.compat.slurm.words import SlurmError, Table, read, usage
 
 COMMANDS = {
     "sbatch": "[OPTION]... SCRIPT [ARGUMENT]...",
@@ -28,12 +28,9 @@ def main(command: str, words: list[str]) -> int:
     """Run the command; a failure is one line on stderr. Returns the exit code."""
     from fairlog.compat.slurm import tables  # noqa: PLC0415 (so that this module alone makes folders)
 
-    table, asked = getattr(tables, command.upper()), words[:1]
-    if asked in (["--version"], ["-V"]):
-        sys.stdout.write(f"{VERSION}\n")
-        return 0
-    if asked in (["--help"], ["--usage"]):
-        sys.stdout.write(usage(command, table, COMMANDS[command]) + "\n")
+    table = getattr(tables, command.upper())
+    if wanted := _shown(command, table, words):
+        sys.stdout.write((VERSION if wanted == "version" else usage(command, table, COMMANDS[command])) + "\n")
         return 0
     try:
         code: int = import_module(f"fairlog.compat.slurm.{command}").run(words)
@@ -48,3 +45,12 @@ def main(command: str, words: list[str]) -> int:
     except KeyboardInterrupt:
         return 130
     return code
+
+
+def _shown(command: str, table: Table, words: list[str]) -> str:
+    """The option among the words by which the command only tells of itself; "" without one, and if they are wrong."""
+    try:
+        given, _ = read(table, words, mixed=command not in ("sbatch", "srun"))
+    except SlurmError:
+        return ""
+    return next((option.name for option, _ in given if option.name in ("help", "usage", "version")), "")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+import sys
+from collections.abc import Collection, Iterable, Mapping
 
 ACTS, IDLE, LEFT = "acts", "accepted without effect", "refused"
 """What becomes of an option."""
@@ -20,15 +21,20 @@ class SlurmError(Exception):
 class Option:
     """An option: its long name, its letter or "", what its value is called, and what becomes of it.
 
-    `value` is "" for a flag, and in brackets if the value may be left out. `note` says what it means here.
+    `value` is "" for a flag, and in brackets if the value may be left out. `note` says what it means here. `holds` are
+    the values with which an option without effect asks for what is so in any case, "" for a flag that does.
     """
 
-    __slots__ = ("effect", "letter", "name", "note", "value")
+    __slots__ = ("effect", "holds", "letter", "name", "note", "value")
 
-    def __init__(self, names: str, value: str, effect: str, note: str) -> None:
+    def __init__(self, names: str, value: str, effect: str, note: str, holds: tuple[str, ...] = ()) -> None:
         letter, _, name = names.rpartition(" ")
         self.letter, self.name = letter.lstrip("-"), name[2:]
-        self.value, self.effect, self.note = value, effect, note
+        self.value, self.effect, self.note, self.holds = value, effect, note, holds
+
+    def is_idle(self, value: str) -> bool:
+        """Whether it changes nothing with that value, and asks for something else than what is so."""
+        return self.effect == IDLE and not set(value.split(",")) & set(self.holds)
 
     @property
     def optional(self) -> bool:
@@ -121,10 +127,18 @@ def usage(command: str, table: Table, synopsis: str) -> str:
             f"[={option.value[1:-1]}]" if option.optional else f"={option.value}" * bool(option.value)
         )
         letter = f"-{option.letter}, " if option.letter else "    "
-        lines.append(
-            f"  {letter}{name:<32} {option.note if option.effect == ACTS else f'{option.effect}: {option.note}'}"
-        )
+        lines.append(f"  {letter}{name:<32} {what_becomes_of(option)}")
     return "\n".join(lines)
+
+
+def what_becomes_of(option: Option) -> str:
+    """What tables say of it."""
+    if option.effect == ACTS:
+        return option.note
+    if option.holds == ("",):
+        return f"is so in any case: {option.note}"
+    unless = f", and named unless it is {' or '.join(option.holds)}" if option.holds else ""
+    return f"{option.effect}{unless}: {option.note}"
 
 
 def with_variables(table: Table, variables: Mapping[str, str], given: Given, shapes: Collection[str]) -> Given:
@@ -134,13 +148,23 @@ def with_variables(table: Table, variables: Mapping[str, str], given: Given, sha
     return [*[each for each in of_variables if not chosen or each[0].name not in shapes], *given]
 
 
-def without_effect(command: str, given: Given) -> str:
-    """A sentence that names what was given and has no effect, "" for none. Raises: Refused for what is refused."""
+def without_effect(command: str, given: Given, parts: Iterable[str] = ()) -> str:
+    """A sentence that names what was given and has no effect, "" for none; also parts of values.
+
+    Raises: Refused for what is refused.
+    """
     for option, _ in given:
         if option.effect == LEFT:
             raise SlurmError(f"--{option.name} is refused: {option.note}")
-    idle = dict.fromkeys(f"--{option.name}" for option, _ in given if option.effect == IDLE)
+    idle = dict.fromkeys([*(f"--{option.name}" for option, value in given if option.is_idle(value)), *parts])
     return f"{command}: note: without effect here: {', '.join(idle)}" if idle else ""
+
+
+def name_idle(command: str, given: Given) -> None:
+    """Name on stderr what has no effect, unless errors alone are wanted. Raises: Refused for what is refused."""
+    note = without_effect(command, given)
+    if note and all(option.name != "quiet" for option, _ in given):
+        sys.stderr.write(f"{note}\n")
 
 
 def listed(text: str) -> list[str]:

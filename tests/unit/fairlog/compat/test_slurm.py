@@ -237,6 +237,7 @@ def test_cores_memory_and_kinds_of_a_job_are_those_of_all_its_tasks() -> None:
         (["-N", "2"], "--executors 2 --executor-cores 1", 1),
         (["-N", "2-4", "--ntasks-per-node=2", "-c", "3"], "--executors 2 --executor-cores 6", 2),
         (["-N", "2", "-n", "5", "-c", "2"], "--executors 2 --executor-cores 6", 3),
+        (["-n", "4", "--ntasks-per-node=2"], "--executors 2 --executor-cores 2", 2),
     ):
         with pytest.raises(SlurmError) as refused:
             sbatch.check_nodes(asked(*words))
@@ -256,6 +257,25 @@ def test_a_job_finds_what_export_says_and_no_variable_of_the_job_that_submits_it
     assert sbatch.exported("MINE,OTHER=x=y,GONE") == {"MINE": "1", "OTHER": "x=y"}
     assert sbatch.exported("ALL,MINE=2") == {"PATH": "1", "MINE": "2"}
     assert sbatch.exported("A=\"x,y\",B='1,2',C=it's,D=") == {"A": '"x,y"', "B": "'1,2'", "C": "it's", "D": ""}
+
+
+def test_parts_of_values_that_have_no_effect_are_named() -> None:
+    for words, said in {
+        (
+            "--gres=gpu:a100:2",
+            "-G",
+            "a100:1",
+        ): "the type a100 of resources (--constraint chooses workers by their labels)",
+        ("--mail-type=BEGIN,END", "--mail-user=ann@example.org"): "BEGIN of --mail-type (the end is told)",
+        ("--mail-type=BEGIN",): "BEGIN of --mail-type (the end is told)",
+        ("--nice=-5000",): "what of --nice=-5000 is beyond 1000",
+        ("-N", "1", "-n", "4", "--ntasks-per-node=2"): "--ntasks-per-node, of which --nodes has fewer than --ntasks",
+        ("--signal=R:USR1",): "the R of --signal (nothing is reserved by name)",
+    }.items():
+        assert sbatch.parts_without_effect(asked(*words)) == [said]
+    for words in (("--gres=gpu:2,fpga",), ("--mail-type=END",), ("--nice=-1000",), ("-n", "1", "--ntasks-per-node=2")):
+        assert sbatch.parts_without_effect(asked(*words)) == []
+    assert sbatch.parts_without_effect(asked("--mail-type=BEGIN", "--mail-user=ann@example.org")) == []
 
 
 def app(**about: Any) -> dict[str, Any]:
@@ -698,6 +718,11 @@ REFUSED = {
     ("scontrol", "update", "nodename=worker-1", "state=drain"): 1,
     ("scontrol", "update", "PartitionName=main", "state=down"): 1,
     ("sbatch", "-N", "2", "ok"): 1,
+    ("sbatch", "-n", "4", "--ntasks-per-node=2", "ok"): 1,
+    ("scontrol", "ping", "x"): 1,
+    ("scontrol", "show", "config", "x"): 1,
+    ("scontrol", "show", "partition", "main", "x"): 1,
+    ("sacctmgr", "list", "user", "foo=x"): 1,
     ("sbatch", "--wrap", "true", "ok"): 1,
     ("sbatch", "-w", "host", "ok"): 1,
     ("squeue", "--foo"): 1,
