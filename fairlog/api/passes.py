@@ -16,13 +16,15 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import structs
 
-from scheduler.model.commands import FinishApp, RequeueApp, ScaleApp, SubmitApp
+from scheduler.model.commands import CancelTask, FinishApp, KillApp, RequeueApp, ScaleApp, SignalApp, SubmitApp
 from scheduler.model.errors import NotAllowed, NotAuthenticated
 from scheduler.model.sender import By, Role, worker_sender
 from scheduler.service.grant_tokens import parts_of, signed_text
 from scheduler.store.framing import framed
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from scheduler.model.commands import Command
     from scheduler.rules.state.cluster import ClusterState
     from scheduler.service.keyring import Keyring
@@ -32,7 +34,14 @@ MAIL_ROUTES = frozenset({"publish", "message"})
 """Routes of the mailbox of an app."""
 SEEN_ROUTES = MAIL_ROUTES | {"app", "apps"}
 """What runs in an executor may ask for in the name of its user, of its own app alone."""
-OWN_ROUTES = SEEN_ROUTES | {"requeueApp"}
+_OWN: Mapping[type[Command], str] = {
+    KillApp: "killApp",
+    SignalApp: "signalApp",
+    CancelTask: "cancelTask",
+    RequeueApp: "requeueApp",
+}
+"""What it may have done to its own app, and the routes of that: nothing by which anything more would run."""
+OWN_ROUTES = SEEN_ROUTES | frozenset(_OWN.values())
 """What it may ask for, of its own app."""
 ROUTES = MAIL_ROUTES | {
     "commands",
@@ -72,7 +81,7 @@ class Pass(msgspec.Struct, frozen=True, array_like=True):
     """Of a pass for the mailbox: where the program runs; "" = a server of an earlier version made it."""
 
     def who(self, route: str) -> By:
-        """In whose name the driver acts; what runs in an executor asks its worker to put its app back."""
+        """In whose name the driver acts; what runs in an executor asks its worker to end its app or put it back."""
         if self.mail and route not in SEEN_ROUTES:
             return worker_sender(self.worker)
         if self.mail:
@@ -84,7 +93,7 @@ class Pass(msgspec.Struct, frozen=True, array_like=True):
         if self.mail:
             if route not in OWN_ROUTES or app != self.app or not (self.worker or route in SEEN_ROUTES):
                 raise NotAllowed(
-                    f"a program of app {self.app} may look at its app, use its mailbox and put it back, no more"
+                    f"a program of app {self.app} may look at its app, use its mailbox, end it and put it back, no more"
                 )
             return
         if route not in ROUTES:
@@ -106,8 +115,8 @@ class Pass(msgspec.Struct, frozen=True, array_like=True):
             self._check_user(command.company, command.user)
         elif isinstance(command, ScaleApp | FinishApp):
             self.check(state, "commands", command.app)
-        elif isinstance(command, RequeueApp) and self.mail:
-            self.check(state, "requeueApp", command.app)
+        elif self.mail and isinstance(command, CancelTask | KillApp | RequeueApp | SignalApp):
+            self.check(state, _OWN[type(command)], command.app)
         else:
             self.check(state, type(command).__name__, None)
 
@@ -142,7 +151,7 @@ class Passes:
         return self._signed(Pass(self._cluster, who.account, who.token, role, company, user, app, now, after=after))
 
     def make_for_mail(self, company: str, user: str, app: str, submitted: int, worker: str = "") -> str:
-        """A pass for what runs on the worker of the app that was `submitted` then (ms): for its mailbox, and X6."""
+        """A pass for what runs on the worker of the app that was `submitted` then (ms): its mailbox, X4 and X6."""
         claims = Pass(self._cluster, "", "", "user", company, user, app, submitted, mail=True, worker=worker)
         return self._signed(claims)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -341,6 +342,14 @@ class Named:
         """Whether the job is one of them."""
         indexes = self.indexes.get(str(job.number), set())
         return indexes is None or job.index in indexes or bool(job.indexes and indexes & set(job.indexes))
+
+
+def of_this_task(job: str) -> str:
+    """The job that is meant: in a task of an array its id is that task's, as with Slurm, where each has its own."""
+    here = os.environ
+    if job == here.get("SLURM_ARRAY_JOB_ID") == here.get("SLURM_JOB_ID"):
+        return f"{job}_{here['SLURM_ARRAY_TASK_ID']}"
+    return job
 
 
 def is_list(text: str) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from signal import SIG_IGN, SIGTERM
+from signal import signal as on_signal
 from typing import Any
 
 from fairlog.compat.slurm import jobs
@@ -30,7 +32,8 @@ def run(words: list[str]) -> int:
     if not rest and not any(name in asked for name in _FILTERS):
         raise SlurmError("No job identification provided")
     signal = signal_of(asked.get("signal", _KILL))
-    named = jobs.Named([part for each in rest for part in jobs.split(each)], "Invalid job id ")
+    ids = [jobs.of_this_task(part) for each in rest for part in jobs.split(each)]
+    named = jobs.Named(ids, "Invalid job id ")
     states = state_of(asked.get("state"))
     road = ApiRoad()
     users = asked | ({"user": Me(road).user} if "me" in asked else {})
@@ -87,7 +90,7 @@ def _to_whole(road: ApiRoad, asked: dict[str, str], apps: list[dict[str, Any]], 
         some = apps[start : start + 500]
         _tell(asked, [str(app["submittedSeq"]) for app in some], signal)
         try:
-            road.send_many([_command(app, signal, whole="full" in asked) for app in some])
+            _send(road, [_command(app, signal, whole="full" in asked) for app in some])
         except Problem as problem:
             if problem.title != "AppEnded":
                 code = _say(asked, f"Kill job error: {problem}", code) or 1
@@ -112,10 +115,22 @@ def _to_tasks(
     for start in range(0, len(commands), 500):
         some = commands[start : start + 500]
         try:
-            road.send_many(some)
+            _send(road, some)
         except Problem as problem:
             code = _say(asked, f"Kill job error: {problem}", code) or 1
     return code
+
+
+def _send(road: ApiRoad, commands: list[dict[str, Any]]) -> None:
+    """Have the commands carried out, in a job by the ways that its pass has. Raises: Refused."""
+    if not road.is_inside:
+        road.send_many(commands)
+        return
+    ways = {"KillApp": "kill", "CancelTask": "cancel", "SignalApp": "signal"}
+    on_signal(SIGTERM, SIG_IGN)  # which the job gets before this process has its answer
+    for command in commands:
+        about = {name: value for name, value in command.items() if name not in ("type", "app")}
+        road.post(f"/v1/apps/{command['app']}/{ways[command['type']]}", about)
 
 
 def _command(app: dict[str, Any], signal: str, *, whole: bool) -> dict[str, Any]:

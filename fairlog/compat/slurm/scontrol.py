@@ -286,13 +286,8 @@ def change(words: list[str], *commands: str) -> int:
 
 
 def _tasks_of(job: str, commands: tuple[str, ...]) -> list[str]:
-    """The tasks of an array that are named, ID_INDEX each; none where a whole job is. Raises: SlurmError.
-
-    In a task of an array its job's id means that task alone, as with Slurm, where each has an id of its own.
-    """
-    here = os.environ
-    if commands[0] == "RequeueApp" and job == here.get("SLURM_ARRAY_JOB_ID") == here.get("SLURM_JOB_ID"):
-        job = f"{job}_{here['SLURM_ARRAY_TASK_ID']}"
+    """The tasks of an array that are named, ID_INDEX each; none where a whole job is. Raises: SlurmError."""
+    job = jobs.of_this_task(job) if commands[0] == "RequeueApp" else job
     if "_" not in job:
         return []
     if commands != ("RequeueApp",):

@@ -487,6 +487,32 @@ def test_a_job_sees_itself_by_its_pass_and_no_other(slurm: Slurm) -> None:
     assert all("and submit with --export ALL,FAIRLOG_API,FAIRLOG_TOKEN" in line for line in refused)
 
 
+BY_PASS = """#!/bin/bash
+#SBATCH -c 1 -o by-pass-%j
+unset FAIRLOG_API FAIRLOG_TOKEN FAIRLOG_DATA XDG_DATA_HOME
+export HOME=/nowhere
+"""
+
+
+def test_a_job_cancels_and_signals_itself_by_its_pass(slurm: Slurm) -> None:
+    trapped = "trap 't=1; echo trapped' USR1; scancel -s USR1 $SLURM_JOB_ID; until [ $t ]; do sleep 0.1; done\n"
+    job = slurm.ok(
+        "sbatch", "--parsable", text=f"{BY_PASS}{trapped}scancel $SLURM_JOB_ID; sleep 600; echo late\n"
+    ).strip()
+    wait_until(lambda: slurm.state(job).startswith("CANCELLED"), "its end")
+    told = slurm.shell.home / f"by-pass-{job}"
+    assert told.read_text().splitlines()[0] == "trapped"
+    assert "late" not in told.read_text()
+    assert "error" not in told.read_text()
+
+
+def test_a_task_of_an_array_cancels_itself_and_no_other(slurm: Slurm) -> None:
+    script = "[ $SLURM_ARRAY_TASK_ID = 2 ] || { scancel $SLURM_JOB_ID; sleep 600; }; sleep 1\n"
+    job = slurm.ok("sbatch", "--parsable", "-a", "1-2", text=BY_PASS + script).strip()
+    wait_until(lambda: slurm.state(f"{job}_2") == "COMPLETED", "the end of the other")
+    wait_until(lambda: slurm.state(f"{job}_1").startswith("CANCELLED"), "its own end")
+
+
 def test_scontrol_requeues_what_runs_and_says_what_it_does_not(slurm: Slurm) -> None:
     job = slurm.ok("sbatch", "--parsable", "--wrap", "sleep 600").strip()
     kept = slurm.ok("sbatch", "--parsable", "--no-requeue", "--wrap", "sleep 600").strip()

@@ -264,7 +264,6 @@ def test_what_runs_of_an_app_may_put_it_back_and_no_other_one(api: Handlers) -> 
         passes = Passes(api.keys.cluster, api.keyring)
         given = passes.make_for_mail("acme", "ann", "e", held.submitted_at, "w1")
         assert (await ask("POST", "/v1/apps/f/requeue", given=given, json={})).status_code == 403
-        assert (await ask("POST", "/v1/apps/e/kill", given=given, json={})).status_code == 403
         earlier = passes.make_for_mail("acme", "ann", "e", held.submitted_at)  # of a server that named no worker
         assert (await ask("POST", "/v1/apps/e/requeue", given=earlier, json={})).status_code == 403
         answer = await ask("POST", "/v1/apps/e/requeue", given=given, json={"reason": "a checkpoint"})
@@ -276,6 +275,36 @@ def test_what_runs_of_an_app_may_put_it_back_and_no_other_one(api: Handlers) -> 
         for number in range(8):  # more often than a master hears of what this server would refuse
             again = await ask("POST", "/v1/apps/e/requeue", given=given, json={})
             assert (again.status_code, again.json()["title"]) == (409, "NotAdmitted"), number
+
+    run(api, story)
+
+
+def test_what_runs_of_an_app_may_end_it_and_no_other_one(api: Handlers) -> None:
+    """Semantics X4: by its pass nothing more runs, and nothing of others ends."""
+
+    async def story(ask: Ask, _: str) -> None:
+        if api.keyring is None:
+            pytest.skip("without keys each server signs by a key of its own")
+        for name in ("e", "f"):
+            sent = await ask("POST", "/v1/apps", json=owned(name))
+        api.replica.wait_for(sent.json()["seq"], HOPELESS_S)
+        passes = Passes(api.keys.cluster, api.keyring)
+        given, earlier = (
+            passes.make_for_mail("acme", "ann", "e", api.replica.state.apps["e"].submitted_at, worker)
+            for worker in ("w1", "")  # "": of a server that named no worker
+        )
+        for name, asked in {"signal": {"signal": "USR1"}, "cancel": {"task": 0}, "kill": {"reason": "done"}}.items():
+            assert (await ask("POST", f"/v1/apps/f/{name}", given=given, json=asked)).status_code == 403, name
+            assert (await ask("POST", f"/v1/apps/e/{name}", given=earlier, json=asked)).status_code == 403, name
+        for name in ("finish", "scale", "hold", "extend", "kill-executors"):
+            assert (await ask("POST", f"/v1/apps/e/{name}", given=given, json={})).status_code == 403, name
+        assert (await ask("POST", "/v1/apps", given=given, json=owned("g"))).status_code == 403
+        answer = await ask("POST", "/v1/apps/e/kill", given=given, json={"reason": "done"})
+        assert answer.status_code == 200, answer.text
+        api.replica.wait_for(answer.json()["seq"], HOPELESS_S)
+        ended = api.replica.state.apps["e"].ended
+        assert ended is not None
+        assert api.replica.state.apps["f"].ended is None
 
     run(api, story)
 

@@ -10,6 +10,7 @@ import pytest
 from msgspec import json, structs
 
 from scheduler.model.commands import (
+    WITH_REASON,
     AcceptLog,
     AddAccount,
     AddDepartment,
@@ -224,7 +225,7 @@ def test_each_pair_of_the_table_is_decided_as_it_says(sender: str) -> None:
             command = IssueToken(token="new00000", account=sender, hash=HASH)  # noqa: PLW2901
         elif isinstance(command, RevokeToken):
             command = RevokeToken(token=token_of(sender))  # noqa: PLW2901
-        of_what_runs = isinstance(command, RequeueApp) and sender == "worker/w1"  # semantics X6
+        of_what_runs = isinstance(command, WITH_REASON) and sender == "worker/w1"  # semantics X4
         assert allowed(cluster, command, who) == (reaches(who, verb, whose) or of_what_runs), (sender, command)
     for command in BOTH:
         assert allowed(cluster, command, who) == (sender in ("op/root", "worker/w1")), (sender, command)
