@@ -18,7 +18,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from fairlog.cli.groups import ELSEWHERE, VerbGroup, option_elsewhere
-from fairlog.cli.printed import leave_stdout, only_printable, open_standard_streams
+from fairlog.cli.printed import leave_stdout, only_printable, open_standard_streams, spoken
 from fairlog.cli.target import Target, target_options
 from fairlog.cli.times import localized
 from scheduler.service.advice import of_this_cluster
@@ -182,7 +182,7 @@ class LazyGroup(VerbGroup):
             leave_stdout(error)
             sys.exit(1)
         except OSError as error:
-            click.echo(f"Error: {leave_stdout(error)}", err=True)
+            click.echo(spoken(leave_stdout(error), error=True), err=True)
             sys.exit(1)
         sys.exit(code if isinstance(code, int) else 0)
 
@@ -279,4 +279,4 @@ def _say(error: click.ClickException) -> None:
             text = f"{text.replace('(Did', 'Did').rstrip(')')} {more} lists all"
         elif more not in text:
             text = f"{text.rstrip('.')}; see {more}"
-    click.echo(f"Error: {text}", err=True)
+    click.echo(spoken(text, error=True), err=True)

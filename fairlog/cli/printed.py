@@ -11,6 +11,17 @@ from typing import Any, TextIO
 
 from scheduler.model.text import printable
 
+SPEAKER = "_FAIRLOG_SPEAKER"
+"""The variable with the name of the command in whose place this process speaks: one of Slurm's, as Slurm's speak."""
+
+
+def spoken(sentence: str, *, error: bool = False) -> str:
+    """A sentence as stderr has it."""
+    speaker = os.environ.get(SPEAKER)
+    if not speaker:
+        return f"Error: {sentence}" if error else sentence
+    return f"{speaker}: {'error: ' if error else ''}{sentence}"
+
 
 class Printed:
     """A text stream for people: what a terminal would obey is left out, whatever a verb prints.

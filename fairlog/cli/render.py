@@ -15,7 +15,7 @@ import msgspec
 from msgspec import structs
 
 from fairlog.cli import times
-from fairlog.cli.printed import terminal
+from fairlog.cli.printed import spoken, terminal
 from scheduler.model.resources import size_text
 from scheduler.model.text import in_json, one_line, printable
 
@@ -276,9 +276,11 @@ def progress(text: str) -> None:
         click.echo(f"\r\x1b[K{one_line(text)}", nl=False, file=terminal(sys.stderr))
 
 
-def say(sentence: str) -> None:
+def say(sentence: str, *, error: bool = False) -> None:
     """Print a sentence to stderr, above a bar that is drawn there."""
-    sys.stderr.write(f"{printable(sentence)}\n")  # click.echo writes past what rich puts in its place
+    sys.stderr.write(
+        f"{printable(spoken(sentence, error=error))}\n"
+    )  # click.echo writes past what rich puts in its place
     sys.stderr.flush()
 
 

@@ -37,7 +37,7 @@ def send_each(
         part = names[start : start + BATCH]
         for name, outcome in zip(part, session.send_many([command(name) for name in part]), strict=True):
             if isinstance(outcome, CommandRejected):
-                render.say(f"Error: {outcome}")
+                render.say(str(outcome), error=True)
                 code = 1
             else:
                 said = done if isinstance(done, str) else done(name)

@@ -142,7 +142,7 @@ def _carry(call: Callable[[Call], Reply], *, terminal: bool, given: int | None) 
             for chunk in reply.chunks:
                 _write(chunk, terminal=terminal)
             if reply.error:
-                render.say(f"Error: {reply.error}")
+                render.say(reply.error, error=True)
                 return reply.exit_code or 1
             if reply.exit_code is not None:
                 return reply.exit_code

@@ -659,9 +659,6 @@ def run(
     stderr says how much is missing; with --stdin nothing is. SIGINT, SIGTERM and SIGHUP kill the app; a second one ends
     the waiting for its end. Of several tasks, the exit code is the largest.
     """
-    from fairlog.cli.streams import Printer, follow_output  # noqa: PLC0415 (likewise)
-    from fairlog.cli.waiting import Reasons  # noqa: PLC0415 (likewise)
-
     if raw and prefix:
         raise click.UsageError("--raw and --prefix cannot be combined; give one of them")
     request = replace(job.request(session), numbered=numbered)
@@ -669,6 +666,9 @@ def run(
         return _run_beside(session, request, job.secrets, tty=tty, quiet=quiet)
     with _signals() as stopped:
         answer = _send(session, request, job.secrets)
+        from fairlog.cli.streams import Printer, follow_output  # noqa: PLC0415 (loaded while the app begins)
+        from fairlog.cli.waiting import Reasons  # noqa: PLC0415 (likewise)
+
         chosen = [None] if request.driver else list(range(request.tasks or 0))
         printer = Printer.of(request.array, chosen, raw=raw, prefix=prefix, mixed=True, apart=True, lasting=True)
         follow = partial(follow_output, session, session.tasks(), request.app, chosen, printer, shown={})
@@ -693,7 +693,6 @@ def run(
 def _run_beside(session: Session, request: SubmitApp, secrets: Mapping[str, str], *, tty: bool, quiet: bool) -> int:
     """Run the command of an app with a single task beside that task, so that it has this stdin, or a terminal."""
     from fairlog.cli import visited  # noqa: PLC0415 (few need it)
-    from fairlog.cli.waiting import Reasons, wait_for  # noqa: PLC0415 (loads RQ)
 
     option = "--tty" if tty else "--stdin"
     if request.tasks != 1 or request.driver or request.executor_program or request.array:
@@ -711,6 +710,8 @@ def _run_beside(session: Session, request: SubmitApp, secrets: Mapping[str, str]
             if not quiet:
                 render.say(f"{held.app} submitted")
             stopped.due = True
+            from fairlog.cli.waiting import Reasons, wait_for  # noqa: PLC0415 (loads RQ, while the app begins)
+
             look = Reasons(session, held.app).look
             code = visited.visit_new(session, held.app, request.command, terminal=terminal, look=look)
             wait_for(session, held.app, answer.seq, quiet=quiet)

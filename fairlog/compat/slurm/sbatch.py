@@ -418,10 +418,7 @@ def memory_of(asked: SbatchOptions, tasks: int, per_task: int) -> int | None:
         return None
     times_ = {"mem": 1, "mem-per-cpu": tasks * per_task}.get(name) or _gpus(asked, tasks, name)
     mb = read_memory(asked.get(name) or "", name) * times_
-    if mb < _LEAST_MB:
-        say(f"sbatch: note: no program starts in {mb} MiB; the job has {_CORE_MB} MiB for each core, as without --mem")
-        return None
-    return mb
+    return mb if mb >= _LEAST_MB else None
 
 
 def read_memory(text: str, name: str) -> int:
@@ -491,7 +488,10 @@ def parts_without_effect(asked: SbatchOptions) -> list[str]:
     types, nice = types_of(asked), asked.get("nice") or "0"
     mails = {part.strip().upper() for part in (asked.get("mail-type") or "").split(",")} - {"NONE", ""}
     unsent = mails - _ENDS if mails & _ENDS or "mail-user" not in asked else set()  # else nobody is told, as is said
-    found = [f"the type {each[:40]} of resources (--constraint chooses workers by their labels)" for each in types]
+    asks = any(name in asked for name in _MEMORIES)
+    small = asks and memory_of(asked, *processes_of(asked)) is None
+    found = [f"less memory than {_LEAST_MB} MiB, in which no program starts"] if small else []
+    found += [f"the type {each[:40]} of resources (--constraint chooses workers by their labels)" for each in types]
     found += [f"{','.join(sorted(unsent))[:80]} of --mail-type (the end is told)"] if unsent else []
     if abs(read_nice(nice)) < abs(int(nice)):
         found.append(f"what of --nice={nice[:40]} is beyond {_MOST_NICE}")

@@ -16,6 +16,7 @@ from fairlog.compat.slurm.nodes import hosts_of, node_here
 from fairlog.compat.slurm.sbatch import SbatchOptions
 from fairlog.compat.slurm.tables import SRUN, VARIABLES
 from fairlog.compat.slurm.words import Given, SlurmError, listed_in_quotes, read, read_variables, without_effect
+from scheduler.service.addresses import URL_VARIABLE
 
 _IS_JOB = "SLURM_STEP_IS_JOB"
 """Variable of a step that is a job of its own: the job has its limit of time."""
@@ -125,6 +126,10 @@ def _outside(asked: SbatchOptions, options: list[str], command: list[str]) -> in
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     inner = [os.path.abspath(sys.argv[0]), *(word for word in options if word != "--pty"), *command]  # noqa: PTH100 (likewise)
     words += ["--export", "ALL", "--", batch.shell(), "-c", f'{batch.VARIABLES}exec "$@"', "srun", *inner]
+    os.environ["_FAIRLOG_SPEAKER"] = "srun"  # `fairlog.cli.printed`
+    if not road.token:
+        os.environ.pop("FAIRLOG_DATA", None)
+        os.environ[URL_VARIABLE] = road.urls[0]  # the store, which it would find by itself, takes a second more to load
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, "-m", "fairlog", *words])  # noqa: S606 (it is this program's other half)
 

@@ -825,6 +825,15 @@ def test_a_step_has_its_time_and_the_processes_of_its_job(slurm: Slurm) -> None:
     assert "start each of those between the `:` with an srun of its own" in said
 
 
+def test_what_srun_says_of_its_job_begins_as_slurm_has_it(slurm: Slurm) -> None:
+    for words in (["-n", "100", "true"], ["-A", "nobody", "true"], ["--gres=foo:1", "true"], ["nonesuch"]):
+        said = slurm.run("srun", *words)
+        assert said.code
+        lines = said.err.splitlines()
+        assert lines[0].startswith("srun: error: "), said
+        assert all(line.startswith("srun: ") for line in lines), said
+
+
 def test_srun_opens_a_terminal(slurm: Slurm) -> None:
     ours, theirs = pty.openpty()
     with subprocess.Popen(

@@ -268,12 +268,19 @@ def test_parts_of_values_that_have_no_effect_are_named() -> None:
         ): "the type a100 of resources (--constraint chooses workers by their labels)",
         ("--mail-type=BEGIN,END", "--mail-user=ann@example.org"): "BEGIN of --mail-type (the end is told)",
         ("--mail-type=BEGIN",): "BEGIN of --mail-type (the end is told)",
+        ("--mem-per-cpu=7", "-c", "4"): "less memory than 32 MiB, in which no program starts",
         ("--nice=-5000",): "what of --nice=-5000 is beyond 1000",
         ("-N", "1", "-n", "4", "--ntasks-per-node=2"): "--ntasks-per-node, of which --nodes has fewer than --ntasks",
         ("--signal=R:USR1",): "the R of --signal (nothing is reserved by name)",
     }.items():
         assert sbatch.parts_without_effect(asked(*words)) == [said]
-    for words in (("--gres=gpu:2,fpga",), ("--mail-type=END",), ("--nice=-1000",), ("-n", "1", "--ntasks-per-node=2")):
+    for words in (
+        ("--gres=gpu:2,fpga",),
+        ("--mail-type=END",),
+        ("--nice=-1000",),
+        ("--mem=32",),
+        ("-n", "1", "--ntasks-per-node=2"),
+    ):
         assert sbatch.parts_without_effect(asked(*words)) == []
     assert sbatch.parts_without_effect(asked("--mail-type=BEGIN", "--mail-user=ann@example.org")) == []
 
