@@ -105,7 +105,7 @@ class Book:
             ):
                 app = state.apps.get(command.app)
                 return app is not None and app.spec.company == company and role_reaches(role, app.spec.user == name)
-            case commands.RequeueApp(), "worker":  # what runs there asks for it (semantics X6)
+            case ((commands.KillApp() | commands.RequeueApp()), "worker"):  # what runs there asks for it (semantics X4)
                 app = state.apps.get(command.app)
                 held = [] if app is None else app.allocations()
                 return app is None or app.ended is not None or any(each.worker == name for each in held)
@@ -228,7 +228,7 @@ def _verb(command: Command, by: By, book: Book) -> str:  # noqa: PLR0911 - a cas
     match command:
         case commands.SubmitApp() | commands.HoldApp() | commands.ReleaseApp():
             return "submit"
-        case commands.RequeueApp() if by.role == "worker":
+        case commands.KillApp() | commands.RequeueApp() if by.role == "worker":
             return "work"
         case commands.KillApp() | commands.RequeueApp():
             return "kill"

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     "--task", 0, metavar="I", help="Print the output of this task only, counted from 0, or by its index of --array."
 )
 @range_option("--executor", 0, metavar="N", help="Print the output of the program of this executor, counted from 0.")
+@range_option(
+    "--rank", 0, metavar="R", help="Print the output of the program of this rank of a gang, since the gang began last."
+)
 @flag("--driver", help="Print the output of the driver instead.")
 @flag("--stdout", "out", help="Print only what was written to stdout.")
 @flag("--stderr", "err", help="Print only what was written to stderr.")
@@ -52,6 +55,7 @@ def logs(  # noqa: PLR0913 (the options)
     chosen: Choice,
     task: int | None,
     executor: int | None,
+    rank: int | None,
     driver: bool,
     out: bool,
     err: bool,
@@ -74,8 +78,8 @@ def logs(  # noqa: PLR0913 (the options)
 
     Of several apps, a line on stderr names each before its output.
     """
-    if driver + (task is not None) + (executor is not None) > 1:
-        raise click.UsageError("--driver, --task and --executor cannot be combined; give one of them")
+    if driver + len([each for each in (task, executor, rank) if each is not None]) > 1:
+        raise click.UsageError("--driver, --task, --executor and --rank cannot be combined; give one of them")
     stream: Stream | None = None if out == err else "stdout" if out else "stderr"
     if raw and prefix:
         raise click.UsageError("--raw and --prefix cannot be combined; give one of them")
@@ -90,7 +94,8 @@ def logs(  # noqa: PLR0913 (the options)
         if len(names) > 1:
             render.say(f"==> {name} <==")
         found = session.ask("app", app=name)
-        tasks = _chosen_tasks(found, task, executor, driver=driver)
+        program = executor if rank is None else _of_rank(found, rank)
+        tasks = _chosen_tasks(found, task, program, driver=driver)
         session.record_output(name, found["company"], found["user"], reason)
         work = _tasks(session, reason, following=following)
         if since is not None and not driver:
@@ -141,6 +146,22 @@ def _chosen_tasks(found: dict[str, Any], task: int | None, executor: int | None,
         known = array or (f"0 to {number - 1}" if number else "none")
         raise click.ClickException(f"app {app!r} has no task {task}; its tasks are {known}")
     return [position]
+
+
+def _of_rank(found: dict[str, Any], rank: int) -> int:
+    """The number of the executor that had the rank when the gang began last. Raises: click.ClickException.
+
+    It is granted all of its executors in one turn, numbered in the order of their ranks (semantics G8).
+    """
+    app, granted = found["app"], found["executorsGranted"]
+    if not found.get("gang"):
+        raise click.ClickException(f"app {app!r} is no gang, so its programs have no ranks; give --executor N")
+    size = found["cores"] // found["executorCores"]  # as it was submitted: programs that end are demanded no more
+    if rank >= size:
+        raise click.ClickException(f"app {app!r} has no rank {rank}; its ranks are 0 to {size - 1}")
+    if not granted:
+        raise click.ClickException(f"app {app!r} has not begun, so no rank of it has written anything yet")
+    return int(granted - size + rank)
 
 
 def _chosen_programs(app: str, granted: int, task: int | None, executor: int | None) -> list[Index]:

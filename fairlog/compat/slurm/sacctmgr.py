@@ -34,9 +34,10 @@ FIELDS: dict[str, tuple[int, Callable[[Row], object]]] = {
     "NormShares": (11, lambda row: row.get("part", "")),
     "RawUsage": (11, lambda row: row.get("usage", 0)),
     "EffectvUsage": (13, lambda row: row.get("used", "")),
-    "FairShare": (10, always("")),
 }
 """Name -> the usual width, and what a row has there."""
+_NO_FIGURE = ("fairshare", "levelfs", "priority")
+"""Fields of Slurm that would tell by which number it orders jobs."""
 _ASSOCIATION = "Cluster,Account,Partition,Share,MaxWall,QOS,DefaultQOS"
 """What is told of a user in a company."""
 
@@ -52,7 +53,7 @@ def run(words: list[str]) -> int:
             f"{verb[:40] or 'nothing'} is refused: companies and users are managed by `fairlog company` and `account`"
         )
     about, named = _about(rest[2:])
-    text = about.get("format", "")
+    columns = columns_of(about["format"]) if "format" in about else []
     road = ApiRoad()
     names = {
         "user",
@@ -81,7 +82,7 @@ def run(words: list[str]) -> int:
         wanted = Me(road).names(",".join(users)) if users else []
         rows = [row for row in rows if not wanted or row["user"] in wanted]
     of = _parts(about.get("account", ""), *(named if what.startswith(("account", "cluster", "qos")) else ()))
-    return show(asked, text or usual, [row for row in rows if not of or row["company"] in of])
+    return show(asked, columns or columns_of(usual), [row for row in rows if not of or row["company"] in of])
 
 
 def _parts(*texts: str) -> list[str]:
@@ -106,18 +107,25 @@ def _about(words: list[str]) -> tuple[dict[str, str], list[str]]:
     return about, named
 
 
-def show(asked: dict[str, str], text: str, rows: list[Row]) -> int:
-    """Print the rows as sacct prints its own. Raises: Refused for an unknown field."""
+def columns_of(text: str) -> list[tuple[str, int]]:
+    """The fields of a list, and their widths. Raises: Refused for an unknown field."""
     columns: list[tuple[str, int]] = []
     known = {name.lower(): name for name in FIELDS}
     for each in text.split(","):
         name, percent, width = each.strip().partition("%")
+        if name.lower() in _NO_FIGURE:
+            raise SlurmError(f"{name} is no figure here: no number orders jobs; `fairlog explain ID` names the rule")
         full = known.get(name.lower()) or next(
             (whole for low, whole in known.items() if name and low.startswith(name.lower())), ""
         )
         if not full or (percent and not width.removeprefix("-").isdecimal()):
             raise SlurmError(f'Unknown field "{each[:40]}"')
         columns.append((full, int(width) if percent else FIELDS[full][0]))
+    return columns
+
+
+def show(asked: dict[str, str], columns: list[tuple[str, int]], rows: list[Row]) -> int:
+    """Print the rows as sacct prints its own."""
     table = [[str(FIELDS[name][1](row)) for name, _ in columns] for row in rows]
     sys.stdout.write("".join(f"{line}\n" for line in lines(asked, columns, table)))
     return 0

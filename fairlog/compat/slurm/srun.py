@@ -126,12 +126,12 @@ def _outside(asked: SbatchOptions, options: list[str], command: list[str]) -> in
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     inner = [os.path.abspath(sys.argv[0]), *(word for word in options if word != "--pty"), *command]  # noqa: PTH100 (likewise)
     words += ["--export", "ALL", "--", batch.shell(), "-c", f'{batch.VARIABLES}exec "$@"', "srun", *inner]
-    os.environ["_FAIRLOG_SPEAKER"] = "srun"  # `fairlog.cli.printed`
+    env = {**os.environ, "_FAIRLOG_SPEAKER": "srun"}  # `fairlog.cli.printed`
     if not road.token:
-        os.environ.pop("FAIRLOG_DATA", None)
-        os.environ[URL_VARIABLE] = road.urls[0]  # the store, which it would find by itself, takes a second more to load
+        env.pop("FAIRLOG_DATA", None)
+        env[URL_VARIABLE] = road.urls[0]  # the store, which it would find by itself, takes a second more to load
     sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, "-m", "fairlog", *words])  # noqa: S606 (it is this program's other half)
+    os.execve(sys.executable, [sys.executable, "-m", "fairlog", *words], env)  # noqa: S606 (it is this program's other half)
 
 
 def _is_given_input(asked: SbatchOptions) -> bool:

@@ -10,7 +10,7 @@ from fairlog.compat.slurm.road import ApiRoad, Me
 from fairlog.compat.slurm.tables import SSHARE
 from fairlog.compat.slurm.words import SlurmError, name_idle, read
 
-USUAL = "Account,User,RawShares,NormShares,RawUsage,EffectvUsage,FairShare"
+USUAL = "Account,User,RawShares,NormShares,RawUsage,EffectvUsage"
 
 
 def run(words: list[str]) -> int:
@@ -20,6 +20,7 @@ def run(words: list[str]) -> int:
         raise SlurmError(f"unrecognized argument {rest[0][:40]!r}")
     name_idle("sshare", given)
     asked = {option.name: value for option, value in given}
+    columns = sacctmgr.columns_of(asked.get("format", USUAL))
     road = ApiRoad()
     me = Me(road)
     wanted = {each for each in asked.get("accounts", "").split(",") if each}
@@ -28,17 +29,16 @@ def run(words: list[str]) -> int:
     if "Users" not in asked:
         rows = [{"company": each, "user": ""} for each in sacctmgr.companies(road)] + rows
     rows = [row for row in rows if not wanted or row["company"] in wanted]
-    text = asked.get("format", USUAL)
-    if any(name in text.lower() for name in ("shares", "usage")):
+    if any(name.endswith(("Shares", "Usage")) for name, _ in columns):
         known = figures(road.get("/v1/shares", fresh="true"))
         rows = [row | known.get((row["company"], row["user"]), {}) for row in rows]
-    return sacctmgr.show(asked, text, rows)
+    return sacctmgr.show(asked, columns, rows)
 
 
 def figures(shares: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
     """Company and user, "" for the whole company -> its quota and the cores that it holds now, each also as a part.
 
-    There is no number by which Slurm would order jobs (FairShare): `fairlog explain` says which rule decides.
+    There is no number by which jobs are ordered, as Slurm's FairShare: `fairlog explain` says which rule decides.
     """
     quotas = {each["company"]: Fraction(each["quotaCores"]) for each in shares["companies"]}
     whole, held = sum(quotas.values()), sum(each["heldCores"] for each in shares["companies"])

@@ -82,6 +82,33 @@ def events(shell: Shell, app: str, kind: str) -> list[dict[str, Any]]:
     return [each for each in found if each["type"] == kind and each["data"].get("app") == app]
 
 
+def test_the_output_of_a_rank_is_that_since_the_gang_began_last(shell: Shell) -> None:
+    size = (
+        "--company",
+        "acme",
+        "--user",
+        "ann",
+        "--gang",
+        "--executor-program",
+        "--executors",
+        "2",
+        "--executor-cores",
+        "1",
+    )
+    last = 'echo "$FAIRLOG_RANK: $FAIRLOG_EXECUTOR_ID"; [ -d "$0" ] || { [ $FAIRLOG_RANK = 0 ] || mkdir "$0"; exit 3; }'
+    app = shell.ok("submit", *size, "--wait", "--", "sh", "-c", last, str(shell.home / "second")).split()[0]
+    granted = len(events(shell, app, "ExecutorAllocated"))
+    assert granted > 2, "it has begun anew"
+    for rank in range(2):
+        assert shell.ok("logs", app, "--rank", str(rank)) == f"{rank}: {app}.{granted - 2 + rank}\n"
+        assert shell.ok("logs", app, "--executor", str(rank)) == f"{rank}: {app}.{rank}\n"
+    refused = shell.run("logs", app, "--rank", "2")
+    assert (refused.code, "has no rank 2; its ranks are 0 to 1" in refused.err) == (1, True)
+    tasks = shell.ok("submit", "--company", "acme", "--user", "ann", "--cores", "1", "--wait", "--", "true").split()[0]
+    assert "is no gang" in shell.run("logs", tasks, "--rank", "0").err
+    assert "cannot be combined" in shell.run("logs", app, "--rank", "0", "--executor", "0").err
+
+
 @pytest.mark.slow
 def test_nodes_of_torchrun_meet_and_begin_anew_as_a_whole_when_one_is_killed(shell: Shell) -> None:
     tools, folder = shell.home / "bin", shell.home / "told"

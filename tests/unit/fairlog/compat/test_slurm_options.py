@@ -74,7 +74,7 @@ class World:
     """An API that tells always the same; what it is asked and sent is kept."""
 
     calls: list[object] = []  # noqa: RUF012 (each command makes an instance of its own)
-    is_inside = False
+    is_inside, token, urls = False, "", ("http://127.0.0.1:1",)
 
     def get(self, path: str, **query: str | int) -> Any:
         self.calls.append((path, query))
@@ -365,12 +365,12 @@ def comes_of(console: Console, command: str, words: Sequence[str], beside: Seque
         return [console.type(command, [*beside, *words, *ENDS.get(command, [])])]
     made: list[list[str]] = []
 
-    def become(_: str, program: list[str]) -> NoReturn:
+    def become(_: str, program: list[str], __: dict[str, str]) -> NoReturn:
         made.append(program)
         raise _Replaced
 
     with console.patch.context() as outside:
-        outside.setattr(os, "execv", become)
+        outside.setattr(os, "execve", become)
         outside.setattr(sys, "argv", ["/srun"])
         try:
             return [console.type("srun", [*beside, *words, *STEP])]
