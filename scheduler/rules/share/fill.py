@@ -483,18 +483,21 @@ class Rooms:
             number -= rooms * taken
         return True
 
-    def take_all(self, sizes: Iterable[Resources]) -> bool:
-        """Hand out all of them, each on one worker, or none."""
+    def take_all(self, sizes: Iterable[Resources], *, back: bool = False) -> bool:
+        """Hand out all of them, each on one worker, or none; `back`: none, but see whether all could be."""
         taken: list[tuple[Resources, Resources]] = []
+        whole = True
         for size in sizes:
             room = self.take(size)
             if room is None:
-                for one, rest in reversed(taken):
-                    self._count(rest, -1)
-                    self._count(one, 1)
-                return False
+                whole = False
+                break
             taken.append((room, room - size))
-        return True
+        if back or not whole:
+            for one, rest in reversed(taken):
+                self._count(rest, -1)
+                self._count(one, 1)
+        return whole
 
     def _count(self, room: Resources, change: int) -> None:
         number = self.number.get(room, 0)

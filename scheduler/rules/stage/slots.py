@@ -67,6 +67,7 @@ class Shortage:
         """Department, "" = none, and kind -> the weights of those in it who take part, together."""
         self._short: dict[tuple[str, str, tuple[str, ...]], _Short | None] = {}
         """Company, user and further kinds -> which of the two is short, if one is."""
+        self._rooms: Rooms | None = None
         self._fitting: dict[tuple[Resources, ...], bool] = {}
 
     def of(self, app: App) -> Larger | None:
@@ -174,7 +175,9 @@ class Shortage:
             return False
         unit = leaf.unit
         if unit not in self._fitting:
-            self._fitting[unit] = Rooms(self._entitled.offered).take_all(unit)
+            if self._rooms is None:
+                self._rooms = Rooms(self._entitled.offered)
+            self._fitting[unit] = self._rooms.take_all(unit, back=True)
         return self._fitting[unit]
 
 
