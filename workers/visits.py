@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from scheduler.service.outage import AWAY
-from scheduler.store.visits import CHUNK_BYTES, MOST_CHUNKS, REPORT_BYTES, Orders, Report, Visit
+from scheduler.store.visits import CHUNK_BYTES, MOST_CHUNKS, NOT_YET, REPORT_BYTES, Orders, Report, Visit
 from workers.cell import Cell, CellLost, EndedTask
 from workers.rundir import RunDir
 
@@ -93,7 +93,7 @@ class ExecutorVisits:
         attended = _Attended(self._open_door, visit)
         try:
             if not self._cell.alive:
-                raise CellLost("it has started no task yet; try again")  # noqa: TRY301 - one way to say it
+                raise CellLost(NOT_YET)  # noqa: TRY301 - one way to say it
             environment = {"TERM": visit.term} if visit.term else {}
             tty = bool(visit.rows)
             pid = self._cell.visit(next(self._numbers), visit.command, environment, attended.theirs, tty=tty)

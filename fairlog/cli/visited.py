@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -17,7 +18,7 @@ from fairlog.cli import render
 from fairlog.cli.printed import leave_stdout
 from scheduler.model.errors import TooManyVisits
 from scheduler.model.text import printable
-from scheduler.store.visits import CHUNK_BYTES, Call, Reply, VisitCommand
+from scheduler.store.visits import CHUNK_BYTES, NOT_YET, Call, Reply, VisitCommand
 
 if TYPE_CHECKING:
     from fairlog.cli.session import Session
@@ -85,6 +86,89 @@ exit $c
 """Likewise, for the command itself, which is its arguments."""
 
 
+EACH_HOLDER = r"""
+d=${FAIRLOG_SCRATCH:-/tmp} n=0
+trap 'exit 143' TERM; trap 'exit 130' INT
+until [ -s "$d/.visit" ] || [ $n -ge MOST ]; do n=$((n + 1)); sleep 0.1; done
+while kill -0 "$(cat "$d/.visit")" 2>/dev/null; do sleep 0.1; done
+[ "$(cat "$d/.visited")" != 0 ] || exit 0
+n=0; until [ $n -ge 600 ]; do n=$((n + 1)); sleep 0.1; done
+"$0" "$FAIRLOG_APP_NUMBER"
+exit 1
+""".replace("MOST", str(10 * HELD_S))
+"""As `HOLDER`, of each program of a gang: it ends well if its command does, and else whoever visits it ends the app.
+$0 does so a minute after the visitor should have: a gang that goes on begins anew."""
+
+
+class _EachVisit:
+    """The visit of one of several executors; what it writes is passed on in whole lines."""
+
+    def __init__(self, begin: Callable[[], Callable[[Call], Reply]]) -> None:
+        self._begin = begin
+        self._call = begin()
+        self.code: int | None = None
+        self.full = False
+        self._first = self._after = 0
+        self._waiting: list[bytes] = []
+        self._lines = {b"1": b"", b"2": b""}
+
+    def exchange(self, given: bytes, *, ended: bool) -> bool:
+        """Hand on input, and print what there is of output; whether there was anything."""
+        self._waiting += [given] if given else []
+        reply = self._call(Call(self._first, tuple(self._waiting), self._after, ended=ended, rows=0, columns=0))
+        if reply.error == NOT_YET:
+            time.sleep(PAUSE_S[1])
+            self._call = self._begin()
+            return False
+        busy = bool(self._waiting or reply.chunks)
+        self._first, self._waiting, self.full = self._first + len(self._waiting), [], reply.full
+        self._after += len(reply.chunks)
+        for chunk in reply.chunks:
+            self._pass_on(chunk[:1], chunk[1:])
+        if reply.error:
+            render.say(reply.error, error=True)
+        if reply.error or reply.exit_code is not None:
+            self.code = reply.exit_code or (1 if reply.error else 0)
+            for stream in self._lines:
+                self._pass_on(stream, b"", last=True)
+        return busy
+
+    def _pass_on(self, stream: bytes, text: bytes, *, last: bool = False) -> None:
+        whole, newline, rest = (self._lines[stream] + text).rpartition(b"\n")
+        if last:
+            whole, newline, rest = self._lines[stream], b"", b""
+        self._lines[stream] = rest
+        if whole or newline:
+            _write(stream + whole + newline, terminal=False)
+
+
+def visit_each(session: Session, app: str, command: Sequence[str], size: int, *, look: Callable[[], None]) -> list[int]:
+    """Run the command beside each of so many programs of a gang that was just submitted, which hold by `EACH_HOLDER`.
+
+    All of them read all of stdin. Returns the exit codes by rank, 1 alone if the app ends before.
+    """
+    while True:
+        found = session.ask("app", app=app)
+        if found["endedAt"] is not None:
+            return [1]
+        held = [each for each in found["executors"] if each["status"] == "running"]
+        if len(held) == size:
+            break
+        look()
+        time.sleep(PAUSE_S[1])
+    places = [each["executor"] for each in sorted(held, key=lambda each: int(each["rank"]))]
+    lines = [_EachVisit(partial(_begun, session, app, command, terminal=False, place=place)) for place in places]
+    given, pause_s = _stdin(), PAUSE_S[0]
+    while going := [line for line in lines if line.code is None]:
+        read = [] if given is None or any(line.full for line in going) else [given]
+        ready, _, _ = select.select(read, [], [], pause_s)
+        chunk = os.read(ready[0], CHUNK_BYTES) if ready else b""
+        given = None if ready and not chunk else given
+        busy = [line.exchange(chunk, ended=given is None) for line in going]
+        pause_s = PAUSE_S[0] if any(busy) else min(PAUSE_S[1], pause_s * 1.3)
+    return [line.code or 0 for line in lines]
+
+
 def visit_new(session: Session, app: str, command: Sequence[str], *, terminal: bool, look: Callable[[], None]) -> int:
     """Run the command beside the task of an app that was just submitted, which holds its place by `HOLDER`.
 
@@ -99,13 +183,15 @@ def visit_new(session: Session, app: str, command: Sequence[str], *, terminal: b
     return carry(_begun(session, app, command, terminal=terminal), terminal=terminal, stdin=True)
 
 
-def _begun(session: Session, app: str, command: Sequence[str], *, terminal: bool) -> Callable[[Call], Reply]:
-    """Begin the command; where the company has as many as it may, once another one has ended.
+def _begun(
+    session: Session, app: str, command: Sequence[str], *, terminal: bool, place: str = ""
+) -> Callable[[Call], Reply]:
+    """Begin the command, in the executor of that id, "" = the first; not before another one has ended if it must wait.
 
     Raises: TooManyVisits if none does for as long as the task holds the place.
     """
     due_s = time.monotonic() + HELD_S
-    asked = wanted(("sh", "-c", VISITOR, "fairlog", *command), "", terminal=terminal)
+    asked = wanted(("sh", "-c", VISITOR, "fairlog", *command), place, terminal=terminal)
     told = False
     while True:
         try:

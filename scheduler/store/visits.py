@@ -28,6 +28,8 @@ GONE_S = 60
 ATTENDED_S = 45
 """An executor that has not called for so long does not attend any more."""
 CHUNK_BYTES = 32_768
+NOT_YET = "it has started no task yet; try again"
+"""Why a visit has not begun that comes before what its executor is to run."""
 MOST_CHUNKS = 64
 """The most chunks in a call and in an answer, and those that wait one way."""
 MANY_CHUNKS = MOST_CHUNKS // 4

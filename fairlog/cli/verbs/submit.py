@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial, reduce, wraps
 from pathlib import Path, PurePath
@@ -60,7 +60,7 @@ from fairlog.cli.whose import company_option, user_option
 from fairlog.efficiency import part, peak, percent
 from fairlog.engines.mpi_node import KEY
 from scheduler.model.arrays import index_of, indexes, preferences, written
-from scheduler.model.commands import KillApp, SubmitApp, check_variables, needs_all
+from scheduler.model.commands import FinishApp, KillApp, SubmitApp, check_variables, needs_all
 from scheduler.model.errors import CommandRejected, InvalidCommand
 from scheduler.model.outputs import OpenMode
 from scheduler.model.resources import size_text
@@ -641,8 +641,9 @@ def submit(
 @flag("--tty", "--pty", help="Run CMD in a terminal, as --stdin does.")
 @flag("--quiet", "-q", help="Say nothing of the app but for what it waits, and how it ended if it did not finish.")
 @flag("--numbered", hidden=True)
+@text_option("--ended-by", default="", hidden=True)
 @on_cluster
-def run(
+def run(  # noqa: PLR0913 (its options)
     session: Session,
     *,
     job: AppOptions,
@@ -652,6 +653,7 @@ def run(
     tty: bool,
     quiet: bool,
     numbered: bool,
+    ended_by: str,
 ) -> int:
     """Submit an app, print its output as it is written, and exit with its code.
 
@@ -662,6 +664,8 @@ def run(
     if raw and prefix:
         raise click.UsageError("--raw and --prefix cannot be combined; give one of them")
     request = replace(job.request(session), numbered=numbered)
+    if request.gang and ended_by:
+        return _run_beside_each(session, request, job.secrets, ended_by=ended_by)
     if stdin or tty:
         return _run_beside(session, request, job.secrets, tty=tty, quiet=quiet)
     with _signals() as stopped:
@@ -721,6 +725,31 @@ def _run_beside(session: Session, request: SubmitApp, secrets: Mapping[str, str]
             return 128 + stop.number
         else:
             return code
+
+
+def _run_beside_each(session: Session, request: SubmitApp, secrets: Mapping[str, str], *, ended_by: str) -> int:
+    """Run the command once beside each program of a gang, for srun; the app ends with them, and never begins anew."""
+    from fairlog.cli import visited  # noqa: PLC0415 (few need it)
+
+    held = replace(request, command=("sh", "-c", visited.EACH_HOLDER, ended_by))
+    with _signals() as stopped:
+        answer = _send(session, held, secrets)
+        try:
+            stopped.due = True
+            from fairlog.cli.waiting import Reasons, wait_for  # noqa: PLC0415 (loads RQ, while the app begins)
+
+            look = Reasons(session, held.app).look
+            codes = visited.visit_each(session, held.app, request.command, held.executor_limit or 1, look=look)
+            if failed := [f"rank {rank} ended with exit code {code}" for rank, code in enumerate(codes) if code]:
+                with suppress(CommandRejected):  # it has ended meanwhile
+                    session.send(FinishApp(app=held.app, outcome="failed", detail=failed[0]))
+            wait_for(session, held.app, answer.seq, quiet=True)
+        except _Stopped as stop:
+            _kill(session, held.app)
+            _wait(session, held, answer.seq, shown=True)
+            return 128 + stop.number
+        else:
+            return max(codes)
 
 
 @click.command()

@@ -207,7 +207,7 @@ _TRANSLATED: dict[tuple[str, ...], Callable[[sbatch.SbatchOptions], list[str]]] 
     ("output",): _file("output"),
     ("error",): _file("error"),
     ("open-mode",): _mode,
-    ("nodes",): _nodes,
+    ("nodes", "ntasks-per-node"): _nodes,
     _CORES: lambda asked: ["--cores-per-task", str(_cores(asked))],
     ("mem", "mem-per-cpu", "mem-per-gpu"): _memory,
     ("gres", "gpus", "gpus-per-node", "gpus-per-task"): _resources,

@@ -27,6 +27,10 @@ fi
 cd -- "$SLURM_SUBMIT_CHDIR" 2>/dev/null; unset SLURM_SUBMIT_CHDIR
 export SLURM_STEPS="${FAIRLOG_SCRATCH:-/tmp}/slurm-$FAIRLOG_TASK_INDEX"
 mkdir -p "$SLURM_STEPS"
+if [ -n "$FAIRLOG_HOSTS" ]; then
+  export SLURM_JOB_NODELIST="$FAIRLOG_HOSTS" SLURM_NODELIST="$FAIRLOG_HOSTS" SLURM_NODEID="$FAIRLOG_RANK"
+  export SLURM_JOB_CPUS_PER_NODE="$FAIRLOG_TASK_CORES(x$FAIRLOG_WORLD)"
+fi
 """
 """A shell's script that sets the variables of a job which its task alone knows, and goes to the job's folder."""
 PRELUDE = (

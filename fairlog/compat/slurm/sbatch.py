@@ -24,7 +24,7 @@ _OF_SIGNALS = 128
 """The exit code of a task that a signal has ended is more than this by the number of the signal."""
 _MOST_NICE = 1000
 """The largest value of --nice, either way."""
-_CORE_MB = 512
+CORE_MB = 512
 """The memory for each core of a task that names none."""
 _LEAST_MB = 32
 """Memory of less is what nobody means: Slurm itself bounds no job to less than 30 MiB (MinRAMSpace)."""
@@ -255,7 +255,7 @@ def one_by_one(cores: int, memory_mb: int | None, at_once: int, kinds: dict[str,
         **({"cores": at_once * cores, "executor_limit": at_once} if at_once else {}),
         "sizing": "fixed",
         "executor_cores": cores,
-        "executor_memory_mb": memory_mb or _CORE_MB * cores,
+        "executor_memory_mb": memory_mb or CORE_MB * cores,
         **({"executor_resources": {kind: int(number) for kind, number in kinds.items()}} if kinds else {}),
     }
 
@@ -322,7 +322,7 @@ def company(asked: SbatchOptions, road: ApiRoad, me: Me) -> str:
     raise SlurmError("name the company of the job with --account, or set FAIRLOG_COMPANY")
 
 
-def _nodes_of(asked: SbatchOptions) -> int:
+def nodes_of(asked: SbatchOptions) -> int:
     """On how many nodes a job is to run: on the fewest that --nodes allows, else on as many as its processes need.
 
     Raises: Refused.
@@ -339,13 +339,14 @@ def _nodes_of(asked: SbatchOptions) -> int:
 
 def check_nodes(asked: SbatchOptions) -> None:
     """Raises: Refused for more than a node: a job runs on one machine."""
-    if (nodes := _nodes_of(asked)) > 1:
+    if (nodes := nodes_of(asked)) > 1:
         tasks = asked.number("ntasks-per-node", -(-asked.number("ntasks", nodes) // nodes))
         size = f"--executors {nodes} --executor-cores {tasks * asked.number('cpus-per-task', 1)}"
         raise SlurmError(
-            "Requested node configuration is not available: a job runs on one node here; give --nodes=1, or start a "
-            f"program of MPI on several at once with `fairlog mpirun {size} --ranks-per-executor {tasks} -- CMD`, and "
-            f"any other one, once on each, with `fairlog submit --gang --executor-program {size} -- CMD`"
+            "Requested node configuration is not available: a script runs on one node here, as what it starts does; "
+            f"give --nodes=1, or start the program without a script: with `srun --nodes={nodes}` outside a job, one of "
+            f"MPI with `fairlog mpirun {size} --ranks-per-executor {tasks} -- CMD`, and what is to go on without you "
+            f"with `fairlog submit --gang --executor-program {size} -- CMD`"
         )
 
 
@@ -385,7 +386,7 @@ def count_of(indexes: str) -> int:
 
 def processes_of(asked: SbatchOptions) -> tuple[int, int]:
     """The processes of a job, and the cores of each. Raises: Refused."""
-    tasks = asked.number("ntasks", asked.number("ntasks-per-node", 1))
+    tasks = asked.number("ntasks", asked.number("ntasks-per-node", 1) * nodes_of(asked))
     if "cpus-per-gpu" not in asked:
         return tasks, asked.number("cpus-per-task", 1)
     if "cpus-per-task" in asked:
@@ -495,7 +496,7 @@ def parts_without_effect(asked: SbatchOptions) -> list[str]:
     found += [f"{','.join(sorted(unsent))[:80]} of --mail-type (the end is told)"] if unsent else []
     if abs(read_nice(nice)) < abs(int(nice)):
         found.append(f"what of --nice={nice[:40]} is beyond {_MOST_NICE}")
-    if asked.number("ntasks", 1) > asked.number("ntasks-per-node", asked.number("ntasks", 1)) * _nodes_of(asked):
+    if asked.number("ntasks", 1) > asked.number("ntasks-per-node", asked.number("ntasks", 1)) * nodes_of(asked):
         found.append("--ntasks-per-node, of which --nodes has fewer than --ntasks")
     reserved = "R" in (asked.get("signal") or "").upper().rpartition(":")[0]
     return [*found, *(["the R of --signal (nothing is reserved by name)"] if reserved else [])]
@@ -623,8 +624,24 @@ def exported(text: str | None) -> dict[str, str]:
     return {name: value for name, value in found.items() if name not in foreign}
 
 
+def shares(tasks: int, nodes: int) -> list[int]:
+    """How many of the processes each node has: those of one node follow each other."""
+    return [tasks // nodes + (node < tasks % nodes) for node in range(nodes)]
+
+
+def times_each(numbers: list[int]) -> str:
+    """The numbers as Slurm writes those of nodes, such as 3(x2),1."""
+    found: list[str] = []
+    while numbers:
+        same = next((at for at, each in enumerate(numbers) if each != numbers[0]), len(numbers))
+        found.append(f"{numbers[0]}(x{same})" if same > 1 else str(numbers[0]))
+        numbers = numbers[same:]
+    return ",".join(found)
+
+
 def told(asked: SbatchOptions, fields: dict[str, Any], tasks: int, per_task: int) -> dict[str, str]:
     """The variables of the job that are known now; its script's prelude adds the others."""
+    nodes = nodes_of(asked)
     said = {
         "SLURM_JOB_NAME": fields["name"],
         "SLURM_JOB_ACCOUNT": fields["company"],
@@ -636,9 +653,9 @@ def told(asked: SbatchOptions, fields: dict[str, Any], tasks: int, per_task: int
         "SLURM_SUBMIT_DIR": os.getcwd(),  # noqa: PTH109 (as above)
         "SLURM_SUBMIT_HOST": os.uname().nodename,
         "SLURM_SUBMIT_CHDIR": fields["cwd"],
-        "SLURM_JOB_NUM_NODES": "1",
-        "SLURM_NNODES": "1",
-        "SLURM_TASKS_PER_NODE": str(tasks),
+        "SLURM_JOB_NUM_NODES": str(nodes),
+        "SLURM_NNODES": str(nodes),
+        "SLURM_TASKS_PER_NODE": times_each(shares(tasks, nodes)),
         "SLURM_NODEID": "0",
         "SLURM_PROCID": "0",
         "SLURM_LOCALID": "0",
@@ -648,7 +665,7 @@ def told(asked: SbatchOptions, fields: dict[str, Any], tasks: int, per_task: int
         said["SLURM_EXPORT_ENV"] = names
     if "cpus-per-task" in asked or "cpus-per-gpu" in asked:
         said["SLURM_CPUS_PER_TASK"] = str(per_task)
-    if "ntasks" in asked or "ntasks-per-node" in asked:
+    if nodes > 1 or "ntasks" in asked or "ntasks-per-node" in asked:
         said |= {"SLURM_NTASKS": str(tasks), "SLURM_NPROCS": str(tasks)}
     if "ntasks-per-node" in asked:
         said["SLURM_NTASKS_PER_NODE"] = str(asked.get("ntasks-per-node"))

@@ -51,10 +51,12 @@ def run(words: list[str]) -> int:
         raise SlurmError(
             f"job {str(named)[:40]} cannot be entered; `fairlog exec ID -- CMD` runs a command beside its tasks"
         )
-    sbatch.check_nodes(asked)
+    if job and _IS_JOB not in os.environ:
+        sbatch.check_nodes(asked)
     if note and "quiet" not in asked and _IS_JOB not in os.environ:
         sbatch.say(note)
     if not job:
+        check_several(asked)
         return _outside(asked, words[: len(words) - len(command)], command)
     return SrunStep(asked, command).run()
 
@@ -84,6 +86,43 @@ def _of_job(given: Given) -> Iterator[str]:
     return (f"--{option.name}" for option, _ in given if option.name in _OF_JOBS)
 
 
+def check_several(asked: SbatchOptions) -> None:
+    """Raises: Refused for what a job of several nodes cannot do."""
+    if (nodes := sbatch.nodes_of(asked)) == 1:
+        return
+    if asked.number("ntasks", nodes) < nodes:
+        raise SlurmError(f"there are fewer processes than nodes, which are {nodes}; give --ntasks={nodes} or more")
+    for name in ("pty", "kill-on-bad-exit", "gpus", "cpus-per-gpu", "mem-per-gpu"):
+        if name in asked:
+            raise SlurmError(f"--{name} is refused with several nodes; leave it out, or give --nodes=1")
+    for name in ("output", "error"):
+        named = asked.get(name) or "none"
+        if named not in ("none", "all") and not named.isdecimal() and "%t" not in named:
+            raise SlurmError(f"--{name} needs a %t with several nodes, so that each process has a file of its own")
+
+
+def _size(asked: SbatchOptions) -> list[str]:
+    """The options of `fairlog run` that say how large the job is. Raises: Refused."""
+    nodes, (tasks, per_task) = sbatch.nodes_of(asked), sbatch.processes_of(asked)
+    of_node = sbatch.shares(tasks, nodes)[0]
+    cores, memory = of_node * per_task, sbatch.memory_of(asked, of_node, per_task)
+    if nodes == 1:
+        words = ["--cores", str(cores), "--cores-per-task", str(cores)]
+        words += ["--memory-per-task", f"{memory}M"] if memory else []
+        kind_option = "--task-resource"
+    else:
+        words = ["--gang", "--executor-program", "--executors", str(nodes), "--executor-cores", str(cores)]
+        words += ["--executor-memory", f"{memory or sbatch.CORE_MB * cores}M"]
+        words += ["--ended-by", f"{os.path.dirname(_this_program())}/scancel"]  # noqa: PTH120 (pathlib is slow to load)
+        kind_option = "--executor-resource"
+    kinds = sbatch.gpus_of(asked, of_node)
+    return [*words, *(word for kind, number in kinds.items() for word in (kind_option, f"{kind}={number}"))]
+
+
+def _this_program() -> str:
+    return os.path.abspath(sys.argv[0])  # noqa: PTH100 (likewise)
+
+
 def _is_here(names: str) -> bool:
     """Whether a list of nodes names that of this job alone."""
     return set(hosts_of(names)) <= {node_here(), "localhost", *hosts_of(os.environ.get("SLURM_JOB_NODELIST", ""))}
@@ -97,25 +136,21 @@ def _outside(asked: SbatchOptions, options: list[str], command: list[str]) -> in
     road = ApiRoad()
     me = Me(road)
     tasks, per_task = sbatch.processes_of(asked)
-    cores = tasks * per_task
-    memory = sbatch.memory_of(asked, tasks, per_task)
+    of_node = sbatch.shares(tasks, sbatch.nodes_of(asked))[0]
     about: dict[str, Any] = {
         "company": sbatch.company(asked, road, me),
         "user": me.user,
         "name": asked.get("job-name") or os.path.basename(command[0]) or "srun",  # noqa: PTH119 (pathlib is slow to load)
         "cwd": os.getcwd(),  # noqa: PTH109 (likewise)
-        "memory_per_task_mb": memory,
-        "task_resources": {kind: str(number) for kind, number in sbatch.gpus_of(asked, tasks).items()},
+        "memory_per_task_mb": sbatch.memory_of(asked, of_node, per_task),
+        "task_resources": {kind: str(number) for kind, number in sbatch.gpus_of(asked, of_node).items()},
     }
-    words = ["run", "--quiet", "--numbered", "--no-prefix", "--cores", str(cores), "--cores-per-task", str(cores)]
+    words = ["run", "--quiet", "--numbered", "--no-prefix", *_size(asked)]
     for name in ("name", "company", "user"):
         words += [f"--{name}", about[name]]
-    words += ["--memory-per-task", f"{memory}M"] if memory else []
     words += ["--comment", comment] if (comment := asked.get("comment")) else []
     seconds = times.read_limit(asked.get("time") or "infinite")
     words += [] if seconds is None else ["--max-runtime", f"{seconds}s"]
-    for kind, number in about["task_resources"].items():
-        words += ["--task-resource", f"{kind}={number}"]
     for label in sbatch.read_constraint(asked.get("constraint") or "") if "constraint" in asked else ():
         words += ["--require", label]
     for name, value in sbatch.told(asked, about, tasks, per_task).items():
@@ -124,7 +159,7 @@ def _outside(asked: SbatchOptions, options: list[str], command: list[str]) -> in
     words += ["--tty"] if "pty" in asked else ["--stdin"]
     if not _is_given_input(asked) and "pty" not in asked:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    inner = [os.path.abspath(sys.argv[0]), *(word for word in options if word != "--pty"), *command]  # noqa: PTH100 (likewise)
+    inner = [_this_program(), *(word for word in options if word != "--pty"), *command]
     words += ["--export", "ALL", "--", batch.shell(), "-c", f'{batch.VARIABLES}exec "$@"', "srun", *inner]
     env = {**os.environ, "_FAIRLOG_SPEAKER": "srun"}  # `fairlog.cli.printed`
     if not road.token:
@@ -153,14 +188,23 @@ class SrunStep:
 
     def __init__(self, asked: SbatchOptions, command: list[str]) -> None:
         self.asked, self.command = asked, command
-        self.tasks = asked.number("ntasks", asked.number("ntasks-per-node", int(os.environ.get("SLURM_NTASKS") or 1)))
+        limited = os.environ.pop(_IS_JOB, "") == ""
+        usual = int(os.environ.get("SLURM_NTASKS") or 1) if limited else sbatch.processes_of(asked)[0]
+        self.tasks = asked.number("ntasks", asked.number("ntasks-per-node", usual) if limited else usual)
         most = max(int(os.environ.get(name) or 1) for name in ("SLURM_NTASKS", "SLURM_CPUS_ON_NODE"))
         if self.tasks > most and "overcommit" not in asked:
             raise SlurmError(
                 f"Unable to create step for job {os.environ['SLURM_JOB_ID']}: More processors requested than permitted"
                 f" ({self.tasks} of {most}; --overcommit starts them nevertheless)"
             )
-        limited = os.environ.pop(_IS_JOB, "") == ""
+        nodes = 1 if limited else sbatch.nodes_of(asked)
+        self.node = int(os.environ.get("SLURM_NODEID") or 0) if nodes > 1 else 0
+        """Which of the nodes of the step this is."""
+        self.shares = sbatch.shares(self.tasks, nodes)
+        """How many processes each of the nodes has."""
+        first = sum(self.shares[: self.node])
+        self.ranks = range(first, first + self.shares[self.node])
+        """The numbers of the processes here."""
         self.limit_s = times.read_limit(asked.get("time") or "infinite") if limited else None
         self.number = _next_number()
         self.processes: list[subprocess.Popen[bytes]] = []
@@ -173,7 +217,7 @@ class SrunStep:
         mark = self._mark()
         threads: list[threading.Thread] = []
         try:
-            for rank in range(self.tasks):
+            for rank in self.ranks:
                 threads += self._start(rank)
             self._feed()
             with self._limited():
@@ -322,7 +366,7 @@ class SrunStep:
             "J": f"{job}.{self.number}",
             "j": f"{job}_{index}" if index else job,
             "N": os.environ.get("SLURMD_NODENAME", ""),
-            "n": "0",
+            "n": str(self.node),
             "s": str(self.number),
             "t": str(rank),
             "u": os.environ.get("SLURM_JOB_USER", ""),
@@ -351,9 +395,16 @@ class SrunStep:
         for each in listed_in_quotes(said or ""):
             name, equals, value = each.partition("=")
             found |= {name: value} if equals else {}
-        about = {"PROCID": rank, "LOCALID": rank, "NODEID": 0, "NTASKS": self.tasks, "NPROCS": self.tasks}
-        about |= {"STEP_ID": self.number, "STEPID": self.number, "STEP_NUM_TASKS": self.tasks, "STEP_NUM_NODES": 1}
-        about |= {"STEP_TASKS_PER_NODE": self.tasks, "TASKS_PER_NODE": self.tasks}
+        each, local = sbatch.times_each(self.shares), rank - self.ranks.start
+        about: dict[str, object] = {
+            "PROCID": rank,
+            "LOCALID": local,
+            "NODEID": self.node,
+            "NTASKS": self.tasks,
+            "NPROCS": self.tasks,
+        }
+        about |= {"STEP_ID": self.number, "STEPID": self.number, "STEP_NUM_TASKS": self.tasks}
+        about |= {"STEP_NUM_NODES": len(self.shares), "STEP_TASKS_PER_NODE": each, "TASKS_PER_NODE": each}
         found |= {f"SLURM_{name}": str(value) for name, value in about.items()}
         found["SLURM_STEP_NODELIST"] = os.environ.get("SLURM_JOB_NODELIST", "")
         if (cores := self.asked.get("cpus-per-task")) is not None:
@@ -373,11 +424,11 @@ class SrunStep:
         codes: list[int] = []
         node = os.environ.get("SLURMD_NODENAME", "localhost")
         ends = "kill-on-bad-exit" in self.asked and self.asked.get("kill-on-bad-exit") != "0"
-        going = {process.pid: rank for rank, process in enumerate(self.processes)}
+        going = {process.pid: place for place, process in enumerate(self.processes)}
         while going:
             ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)  # the first that ends may end the others
-            rank = going.pop(ended.si_pid if ended is not None else 0)
-            code = self.processes[rank].wait()
+            place = going.pop(ended.si_pid if ended is not None else 0)
+            code, rank = self.processes[place].wait(), self.ranks[place]
             codes.append(code if code >= 0 else 128 - code)
             if code:
                 how = f"Exited with exit code {code}" if code > 0 else signal.strsignal(-code) or f"signal {-code}"

@@ -258,7 +258,11 @@ SACCT: Table = (
 )
 
 SRUN: Table = (
-    *(each for each in _JOB if each.name != "time"),
+    *(each for each in _JOB if each.name not in ("time", "nodes", "ntasks-per-node")),
+    Option(
+        "-N --nodes", "N", ACTS, "outside a job, so many executors at once, on one worker or several; in a job, one"
+    ),
+    Option("--ntasks-per-node", "N", ACTS, "processes on each node; beside --ntasks, at most so many"),
     Option("-O --overcommit", "", ACTS, "in a job, more processes than it has cores"),
     Option("-t --time", "TIME", ACTS, "the longest time that the job runs; in a job, that its step does"),
     Option("-I --immediate", "[SECONDS]", IDLE, "the job waits for its turn"),

@@ -834,6 +834,37 @@ def test_what_srun_says_of_its_job_begins_as_slurm_has_it(slurm: Slurm) -> None:
         assert all(line.startswith("srun: ") for line in lines), said
 
 
+SHOWN = "echo $SLURM_PROCID $SLURM_LOCALID $SLURM_NODEID $SLURM_NTASKS $SLURM_NNODES $SLURM_TASKS_PER_NODE"
+
+
+def test_srun_runs_a_program_on_several_nodes_at_once(slurm: Slurm) -> None:
+    """Each is an executor of a gang, with its share of the processes; all read stdin, and the largest code counts."""
+    told = slurm.ok("srun", "-N", "2", "-n", "3", "-l", "-c", "2", "sh", "-c", f"{SHOWN}; cat", text="a line\n")
+    assert sorted(told.splitlines()) == [
+        *("0: 0 0 0 3 2 2,1", "0: a line", "1: 1 1 0 3 2 2,1", "1: a line"),
+        *("2: 2 0 1 3 2 2,1", "2: a line"),
+    ]
+    assert slurm.ok("srun", "-n", "4", "--ntasks-per-node=2", "true") == ""
+    hosts = slurm.ok("srun", "-N", "2", "sh", "-c", "scontrol show hostnames | wc -l; echo $SLURM_JOB_CPUS_PER_NODE")
+    assert hosts == "2\n1(x2)\n" * 2
+    failed = slurm.run("srun", "-J", "several", "-N", "2", "sh", "-c", "echo late; exit $((3 * SLURM_PROCID))")
+    assert (failed.code, failed.out) == (3, "late\nlate\n")
+    assert "task 1: Exited with exit code 3" in failed.err
+    accounted = slurm.ok("sacct", "-X", "-n", "-P", "-a", "-o", "State,ExitCode", "--name", "several")
+    assert accounted == "FAILED|3:0\n", "it has begun once"
+
+
+def test_a_job_on_several_nodes_ends_with_its_srun(slurm: Slurm) -> None:
+    words = [str(slurm.folder / "srun"), "-J", "lasting", "-N", "2", "sleep", "600"]
+    with subprocess.Popen(words, env=slurm.env, cwd=slurm.shell.home, stderr=subprocess.DEVNULL) as begun:
+        wait_until(lambda: slurm.ok("squeue", "-h", "-n", "lasting", "-t", "R", "-o", "%D") == "2\n", "its start")
+        begun.terminate()
+        assert begun.wait(HOPELESS_S) == 143
+    wait_until(lambda: slurm.ok("squeue", "-h", "-n", "lasting") == "", "its end")
+    states = slurm.ok("sacct", "-X", "-n", "-P", "-a", "-o", "State", "--name", "lasting")
+    assert states.startswith("CANCELLED by ")
+
+
 def test_srun_opens_a_terminal(slurm: Slurm) -> None:
     ours, theirs = pty.openpty()
     with subprocess.Popen(

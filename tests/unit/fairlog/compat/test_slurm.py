@@ -227,7 +227,7 @@ def test_cores_memory_and_kinds_of_a_job_are_those_of_all_its_tasks() -> None:
     assert sbatch.gpus_of(asked("-G", "a100:1"), 3) == {"gpu": 1}
     sbatch.check_nodes(asked("-N", "1-4"))
     for text, why in {
-        "2": "a job runs on one node here; give --nodes=1, or start a program of MPI on several at once",
+        "2": "a script runs on one node here, as what it starts does; give --nodes=1, or start the program without",
         "x": "Invalid numeric value",
         "0": "Invalid numeric value",
     }.items():
@@ -257,6 +257,21 @@ def test_a_job_finds_what_export_says_and_no_variable_of_the_job_that_submits_it
     assert sbatch.exported("MINE,OTHER=x=y,GONE") == {"MINE": "1", "OTHER": "x=y"}
     assert sbatch.exported("ALL,MINE=2") == {"PATH": "1", "MINE": "2"}
     assert sbatch.exported("A=\"x,y\",B='1,2',C=it's,D=") == {"A": '"x,y"', "B": "'1,2'", "C": "it's", "D": ""}
+
+
+def test_the_processes_of_a_job_are_shared_out_among_its_nodes() -> None:
+    assert sbatch.shares(5, 2) == [3, 2]
+    assert sbatch.shares(7, 3) == [3, 2, 2]
+    assert sbatch.times_each([3, 2, 2]) == "3,2(x2)"
+    assert sbatch.times_each([4]) == "4"
+    for words, number, size in (
+        (["-N", "2"], 2, (2, 1)),
+        (["-N", "2-4", "--ntasks-per-node=3", "-c", "2"], 2, (6, 2)),
+        (["-n", "4", "--ntasks-per-node=2"], 2, (4, 1)),
+        (["-n", "1", "--ntasks-per-node=2"], 1, (1, 1)),
+        (["--ntasks-per-node=2"], 1, (2, 1)),
+    ):
+        assert (sbatch.nodes_of(asked(*words)), sbatch.processes_of(asked(*words))) == (number, size), words
 
 
 def test_parts_of_values_that_have_no_effect_are_named() -> None:
@@ -765,7 +780,11 @@ REFUSED = {
     ("srun",): 1,
     ("srun", "--pty", "bash"): 1,
     ("srun", "--jobid", "17", "true"): 1,
-    ("srun", "-N", "2", "true"): 1,
+    ("srun", "-N", "2", "-n", "1", "true"): 1,
+    ("srun", "-N", "2", "--pty", "true"): 1,
+    ("srun", "-N", "2", "-K", "true"): 1,
+    ("srun", "-N", "2", "-o", "file", "true"): 1,
+    ("srun", "-n", "4", "--ntasks-per-node=2", "-e", "file.%n", "true"): 1,
 }
 
 

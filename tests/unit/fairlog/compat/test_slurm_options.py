@@ -70,7 +70,7 @@ ANSWERS: dict[str, Any] = {
 }
 
 
-class World:
+class SameAnswers:
     """An API that tells always the same; what it is asked and sent is kept."""
 
     calls: list[object] = []  # noqa: RUF012 (each command makes an instance of its own)
@@ -128,7 +128,7 @@ class Console:
             (self.folder / name).write_text(text)
         self.patch.chdir(self.folder)
         self.capfd.readouterr()
-        World.calls = []
+        SameAnswers.calls = []
         with self.patch.context() as now:
             for name, value in env.items():
                 now.setenv(name, value)
@@ -138,7 +138,7 @@ class Console:
         files = {
             str(each.relative_to(self.folder)): each.read_text() for each in self.folder.rglob("*") if each.is_file()
         }
-        return Outcome(code, out, err, World.calls, files)
+        return Outcome(code, out, err, SameAnswers.calls, files)
 
 
 @pytest.fixture
@@ -147,8 +147,8 @@ def console(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
         if name.startswith(("SLURM", "SBATCH", "SQUEUE", "SACCT", "SINFO", "SCANCEL", "SRUN", "FAIRLOG")):
             monkeypatch.delenv(name)
     for module in (sbatch, squeue, scancel, sacct, scontrol, sinfo, sacctmgr, sshare):
-        monkeypatch.setattr(module, "ApiRoad", World)
-    monkeypatch.setattr(roads, "ApiRoad", World)
+        monkeypatch.setattr(module, "ApiRoad", SameAnswers)
+    monkeypatch.setattr(roads, "ApiRoad", SameAnswers)
     monkeypatch.setattr(roads, "login", lambda: "ann")
     monkeypatch.setattr(sacct, "login", lambda: "ann")
     monkeypatch.setenv("KEPT", "1")
