@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from fairlog.api.limits import Buckets
 from fairlog.api.pages import plain
+from fairlog.api.past import NotReady
 from fairlog.api.replica import Replica
 from fairlog.api.sight import machine_ms
 from scheduler.model import commands
@@ -45,18 +46,25 @@ TOLD_RATE, TOLD_BURST = 1 / 30, 5.0
 """How many commands an account has refused by the master although this server knows that it may not send them: so the
 log tells of attempts, and of no flood of them."""
 LONG_WAIT_S = 2.0
-"""How long a number of an app that is not folded yet is waited for."""
+"""How long the end of the log is waited for where this server is behind it."""
+
+
+ATTEMPT = "attempt"
+"""The kind of a submission that the master only hears of: no app is of it."""
 
 
 class _Due(NamedTuple):
-    """A command of a batch that goes to the master, its place in the batch, and its secrets.
+    """A command that goes to the master, and its place in what was sent.
 
-    None: the master refuses it, so they are put nowhere.
+    `secrets`: those that are put aside for it. `refusal`: why its sender may not. `attempt`: the command is a
+    submission of which the master only hears, since its secrets are put nowhere.
     """
 
     number: int
     command: Command
-    secrets: Mapping[str, str] | None
+    secrets: Mapping[str, str] = {}
+    refusal: NotAllowed | None = None
+    attempt: bool = False
 
 
 class CommandSender:
@@ -74,12 +82,13 @@ class CommandSender:
         Raises: CommandRejected; NoMaster if nobody has answered, so that it may still be carried out.
         """
         identity = _identity(who, command_id)
-        command = self._with_ids(command)
-        if self._seems_allowed(who, command) and isinstance(command, SubmitApp):
-            command = _naming(command, secrets or {})
-            _check_secrets(command, secrets or {})
-            return self._client.submit(command, secrets or {}, command_id=identity, by=who)
-        return self._client.send(command, command_id=identity, by=who)
+        due = self._due(0, who, command, secrets or {}, [identity])
+        if due.refusal is not None and not self._is_told(who, command):
+            raise due.refusal
+        (outcome,) = self._send_batch(who, [due], identity)
+        if isinstance(outcome, CommandRejected):
+            raise outcome
+        return outcome
 
     def send_many(self, who: By, bodies: Sequence[bytes], *, command_id: str = "") -> list[Receipt | CommandRejected]:
         """Carry out commands (JSON) in order; the result of a refused one is its refusal. Raises: as `send`.
@@ -99,27 +108,28 @@ class CommandSender:
             except CommandRejected as refusal:
                 outcomes[number] = refusal
                 continue
-            command = self._with_ids(command)
-            if isinstance(command, SubmitApp) and (wrong := self._wrong_secrets(who, command, secrets)) is not None:
+            try:
+                ids = [identity, f"{identity}.{len(due)}"]
+                each = self._due(number, who, command, secrets, ids)
+            except InvalidCommand as wrong:
                 outcomes[number] = wrong
                 continue
-            try:
-                allowed = self._seems_allowed(who, command)
-            except NotAllowed as refusal:
-                outcomes[number], allowed = refusal, False
-            due.append(_Due(number, command, secrets if allowed else None))
+            if each.refusal is not None and not self._is_told(who, command):
+                outcomes[number] = each.refusal
+            due.append(each)
         if not bodies or any(outcomes[each.number] is None for each in due):
             for each, outcome in zip(due, self._send_batch(who, due, identity), strict=True):
                 outcomes[each.number] = outcome
         return cast("list[Receipt | CommandRejected]", outcomes)
 
     def _send_batch(self, who: By, due: Sequence[_Due], identity: str | None) -> list[Receipt | CommandRejected]:
+        """What became of the commands. Raises: as `send`, but for a refusal of one of them."""
         client = self._client
         ours: dict[int, SubmitApp] = {}
         """Submissions whose secrets are put aside, by their place in `due`."""
         try:
-            for place, (_, command, secrets) in enumerate(due):
-                if secrets is not None and isinstance(command, SubmitApp) and client.put_aside(command, secrets):
+            for place, (_, command, secrets, *_) in enumerate(due):
+                if secrets and isinstance(command, SubmitApp) and client.put_aside(command, secrets):
                     ours[place] = command
             outcomes = client.send_batch([each.command for each in due], command_id=identity, by=who)
         except (CommandRejected, LaneFull):
@@ -129,44 +139,61 @@ class CommandSender:
         for place, command in ours.items():
             if isinstance(outcomes[place], CommandRejected):
                 client.forget(command)
-        return outcomes
+        said = zip(due, outcomes, strict=True)
+        return [each.refusal if each.attempt and each.refusal else outcome for each, outcome in said]
 
-    def _wrong_secrets(self, who: By, command: SubmitApp, secrets: Mapping[str, str]) -> CommandRejected | None:
-        """Why the submission does not go to the master: what is wrong with its secrets, or that `who` may not send it.
+    def _due(
+        self, number: int, who: By, command: Command, secrets: Mapping[str, str], ids: Sequence[str | None]
+    ) -> _Due:
+        """What goes to the master of a command of `who` that may have been carried out before, under one of the `ids`.
 
-        What it holds is of no account for whoever may not submit it.
+        What a submission holds is of no account for whoever may not submit it. Raises: InvalidCommand.
         """
-        try:
-            _check_secrets(command, secrets)
-        except InvalidCommand as wrong:
-            try:
-                self.refuse_early(who, command)
-            except NotAllowed as refusal:
-                return refusal
-            return wrong
-        return None
-
-    def _seems_allowed(self, who: By, command: Command) -> bool:
-        """Whether `who` may send the command as far as this server knows. If not, the master refuses and logs it.
-
-        Raises: NotAllowed if the master need not hear of it.
-        """
+        command = self._with_ids(command)
         try:
             self.refuse_early(who, command)
-        except NotAllowed:
-            if type(command) in NEVER_SENT or self._told.take(who.account, 1.0) or not self._is_led():
-                raise
-            return False
-        return True
+        except NotAllowed as refusal:
+            if not isinstance(command, SubmitApp) or not (secrets or command.env) or self._was_carried_out(ids):
+                return _Due(number, command, refusal=refusal)
+            return _Due(number, replace(command, kind=ATTEMPT), refusal=refusal, attempt=True)
+        if isinstance(command, SubmitApp):
+            command = _naming(command, secrets)
+            _check_secrets(command, secrets)
+        return _Due(number, command, secrets)
+
+    def _was_carried_out(self, ids: Sequence[str | None]) -> bool:
+        """Whether a command was, under one of the ids: its sender, who asks again, hears so from the master."""
+        return self.replica.peek(
+            lambda state: any(each in state.commands and each not in state.refusals for each in ids if each)
+        )
+
+    def _is_told(self, who: By, command: Command) -> bool:
+        """Whether the master hears of a command that `who` may not send, and logs it."""
+        return type(command) not in NEVER_SENT and not self._told.take(who.account, 1.0) and self._is_led()
 
     def _is_led(self) -> bool:
         """Whether a master holds the lease, so that a refusal does not have to be waited for in vain."""
         return bool(self.store.exists(self.keys.lease))
 
     def refuse_early(self, who: By, command: Command) -> None:
-        """Raises: NotAllowed if `who` certainly may not send the command."""
+        """Raises: NotAllowed if `who` may not send the command by a state that is not older than the request.
+
+        Who waits for that has just been allowed something, or tries. Raises: NotReady if this server stays behind.
+        """
         if (why := NEVER_SENT.get(type(command))) is not None:
             raise NotAllowed(why)
+        try:
+            self._permit(who, command)
+        except NotAllowed:
+            end = self.replica.log.head().seq
+            if self.replica.head >= end:
+                raise
+            if not self.replica.wait_for(end, LONG_WAIT_S):
+                raise NotReady(f"this server is behind the log, which ends at position {end}; ask again") from None
+            self._permit(who, command)
+
+    def _permit(self, who: By, command: Command) -> None:
+        """Raises: NotAllowed if `who` may not send the command by the state that is folded here."""
 
         def refuse(state: ClusterState) -> None:
             if state.closed:

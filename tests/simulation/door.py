@@ -41,7 +41,8 @@ from witness.listing import listed
 if TYPE_CHECKING:
     import pytest
 
-    from tests.simulation.loom import Actor
+    from scheduler.store.eventlog import EventLog
+    from tests.simulation.loom import Actor, Loom
     from tests.simulation.world import World
 
 T = TypeVar("T")
@@ -73,13 +74,24 @@ class Asker(NamedTuple):
     rightful: bool
 
 
+class SteppedReplica(Replica):
+    """A replica that an actor steps: who waits for it lets others act."""
+
+    def __init__(self, log: EventLog, loom: Loom) -> None:
+        super().__init__(log)
+        self._loom = loom
+
+    def wait_for(self, seq: int, wait_s: float) -> bool:
+        return self._loom.wait(1000 * wait_s, lambda: self.head >= seq and not self.trouble)
+
+
 class Server:
     """An API server: a replica that an actor steps, and handlers that run in an actor for each request."""
 
     def __init__(self, door: Door, name: str) -> None:
         world = door.world
         self._world, self.name = world, name
-        self.replica = Replica(open_log(world.store.client, door.keys))
+        self.replica = SteppedReplica(open_log(world.store.client, door.keys), world.loom)
         self.handlers = Handlers(
             world.store.client, door.keys.cluster, self.replica, keyring=door.ring.without_masters(), timeout_s=8
         )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import threading
 from base64 import b64decode
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +37,7 @@ from scheduler.model.commands import (
     LoseWorker,
     MoveCompany,
     RegisterCompany,
+    RemoveAccount,
     RestoreLog,
     StartedExecutor,
     write_command,
@@ -159,6 +162,104 @@ def test_the_log_tells_of_a_few_attempts_that_are_not_allowed(api: Handlers) -> 
     assert refused == [("acme/bob", "NotAllowed")] * int(TOLD_BURST - 1)
     assert not api.store.keys(f"{KEYS.prefix}unclaimed:*"), "who may not submit has put secrets aside"
     assert "a" in api.replica.peek(lambda state: state).apps
+
+
+@contextmanager
+def behind(api: Handlers) -> Iterator[threading.Event]:
+    """Until the event is set, the replica folds nothing more. There is a lease, so masters hear of attempts."""
+    api.store.set(KEYS.lease, "{}")
+    held, goes_on = threading.Event(), threading.Event()
+    follow = api.replica._follower.follow
+
+    def hold(wait_ms: int) -> Any:
+        held.set()
+        assert goes_on.wait(HOPELESS_S)
+        return follow(wait_ms)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(api.replica._follower, "follow", hold)
+        try:
+            assert held.wait(HOPELESS_S)
+            yield goes_on
+        finally:
+            goes_on.set()
+
+
+def alone(api: Handlers, who: By, app: str) -> Receipt | CommandRejected:
+    try:
+        return api.sender.send(who, submission(app, env=("TOKEN",)), {"TOKEN": "hush"}, command_id=app)
+    except CommandRejected as refusal:
+        return refusal
+
+
+def in_a_batch(api: Handlers, who: By, app: str) -> Receipt | CommandRejected:
+    body = json.dumps({**to_builtins(submission(app)), "secrets": {"TOKEN": "hush"}}).encode()
+    return api.sender.send_many(who, [body, body.replace(b'"ann"', b'"nobody"')], command_id=app)[0]
+
+
+WAYS = pytest.mark.parametrize("send", [alone, in_a_batch])
+Way = Callable[[Handlers, By, str], Receipt | CommandRejected]
+
+
+def an_admin(api: Handlers) -> By:
+    """Of a company in which ann has no account yet."""
+    token = "t0adminx"
+    api.sender.send(ROOT, AddAccount(account="acme/amy", role="admin"))
+    issued = api.sender.send(ROOT, IssueToken(token=token, account="acme/amy", hash="cd" * 32))
+    assert api.replica.wait_for(issued.seq, HOPELESS_S)
+    return By("acme/amy", token, "admin")
+
+
+@WAYS
+def test_a_server_that_is_behind_submits_with_secrets_what_was_just_allowed(api: Handlers, send: Way) -> None:
+    amy = an_admin(api)
+    with behind(api) as goes_on:
+        api.sender.send(ROOT, AddAccount(account="acme/ann", role="user"))
+        threading.Timer(0.1, goes_on.set).start()
+        assert isinstance(send(api, amy, "a"), Receipt)
+    assert api.work.secrets("a") == {"TOKEN": "hush"}
+
+
+@WAYS
+def test_a_server_that_stays_behind_says_so(api: Handlers, send: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fairlog.api.sender.LONG_WAIT_S", 0.1)
+    amy = an_admin(api)
+    with behind(api):
+        end = api.sender.send(ROOT, AddAccount(account="acme/ann", role="user")).seq
+        with pytest.raises(NotReady, match=f"this server is behind the log, which ends at position {end}; ask again"):
+            send(api, amy, "a")
+
+
+@WAYS
+def test_a_submission_that_is_allowed_while_it_is_refused_never_starts_without_its_secrets(
+    api: Handlers, send: Way, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    amy, ask = an_admin(api), CommandClient(api.store, KEYS.cluster, keyring=RING, timeout_s=HOPELESS_S)
+
+    def led() -> bool:
+        with suppress(CommandRejected):  # there is one
+            ask.send(AddAccount(account="acme/ann", role="user"), by=ROOT)
+        return True
+
+    monkeypatch.setattr(api.sender, "_is_led", led)
+    refusal = send(api, amy, "a")
+    assert isinstance(refusal, NotAllowed)
+    assert "there is no account acme/ann" in str(refusal)
+    api.replica.wait_for(api.replica.log.head().seq, HOPELESS_S)
+    assert not api.replica.state.apps
+    assert isinstance(send(api, amy, "b"), Receipt)
+    assert api.work.secrets("b") == {"TOKEN": "hush"}
+
+
+@WAYS
+def test_who_may_submit_no_more_hears_what_became_of_what_was_carried_out(api: Handlers, send: Way) -> None:
+    amy = an_admin(api)
+    api.replica.wait_for(api.sender.send(ROOT, AddAccount(account="acme/ann", role="user")).seq, HOPELESS_S)
+    api.store.set(KEYS.lease, "{}")
+    receipt = send(api, amy, "a")
+    assert isinstance(receipt, Receipt)
+    api.replica.wait_for(api.sender.send(ROOT, RemoveAccount(account="acme/ann")).seq, HOPELESS_S)
+    assert send(api, amy, "a") == receipt
 
 
 ACCEPT = AcceptLog(seq=1, digest="1", known=9, known_digest="9", by="master m1")
