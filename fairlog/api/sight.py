@@ -157,6 +157,13 @@ def can_read(state: ClusterState, who: By, verb: Verb, subject: Subject, reason:
     return True
 
 
+def companies_seen(state: ClusterState, who: By) -> list[str] | None:
+    """The companies all of whose apps `who` may see; None = everybody's."""
+    if can_read(state, who, "read", Subject()):
+        return None
+    return [company for company in state.companies if can_read(state, who, "read", Subject(company))]
+
+
 def subject_of(state: ClusterState, who: By, app: str) -> Subject:
     """Whose the app is, and the worker that asks if the app runs on it."""
     found = state.apps[app]

@@ -14,7 +14,7 @@ from msgspec.structs import asdict
 from fairlog.api.pages import Item, Viewed, after_cursor, item_of, number_in, to_json
 from fairlog.api.questions import MANY, PAGE
 from fairlog.api.replica import Replica
-from fairlog.api.sight import Sight, company_of, machine_ms
+from fairlog.api.sight import Sight, companies_seen, company_of, machine_ms
 from scheduler.model.sender import By
 from scheduler.rules.command.permission import Subject, may_read
 from scheduler.rules.entities.accounts import Account, Token
@@ -175,14 +175,17 @@ class StateViews:
         """The caller's account, role, token and company; the token's scopes, end (ms) and whether it is an invitation.
 
         Without a token, scopes are None = all of the role. `accounts`: whether the cluster has any. `terms`: of a
-        worker, the host from which it was invited and the most that it may offer; None = any.
+        worker, the host from which it was invited and the most that it may offer; None = any. `sees`: the companies
+        all of whose apps the caller may see; None = everybody's.
         """
 
-        def look(state: ClusterState) -> tuple[Token | None, bool, Account | None]:
-            return state.accounts.tokens.get(who.token), state.closed, state.accounts.known.get(who.account)
+        def look(state: ClusterState) -> tuple[Token | None, bool, Account | None, list[str] | None]:
+            known = state.accounts
+            return known.tokens.get(who.token), state.closed, known.known.get(who.account), companies_seen(state, who)
 
-        seen, (token, closed, account) = self.replica.read(look)
+        seen, (token, closed, account, sees) = self.replica.read(look)
         said = {**asdict(who), "company": company_of(who), "scopes": token and token.scopes, "accounts": closed}
+        said |= {"sees": sees}
         said |= {"expires": token and token.expires, "once": token is not None and token.once}
         if who.role == "worker" and account is not None:
             most = (

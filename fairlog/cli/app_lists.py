@@ -285,7 +285,9 @@ def found(source: Source, wanted: AppFilter, columns: Columns) -> list[dict[str,
 def _ended(source: Source, wanted: AppFilter) -> list[dict[str, Any]]:
     from witness.ended import ended  # noqa: PLC0415 (other lists do without what folds the log)
 
-    return ended(render.counted(source), since=wanted.since or 0, until=wanted.until)
+    sees = source.sees()
+    found = ended(render.counted(source), since=wanted.since or 0, until=wanted.until)
+    return [app for app in found if sees(app["company"], app["user"])]
 
 
 def _estimate(source: Source, records: Sequence[dict[str, Any]]) -> None:

@@ -259,6 +259,17 @@ class Session:
         by = self.account()
         return by.account.partition("/")[0] if by.role in {"user", "admin"} else ""
 
+    def sees(self) -> Callable[[str, str], bool]:
+        """Whether who asks may see the apps of a company's user, also those that the cluster has forgotten (I3)."""
+        return lambda company, user: True  # noqa: ARG005 (who holds the store is an operator)
+
+    def check_sees(self, company: str, user: str) -> None:
+        """Raises: NotAllowed unless who asks may see the apps of the company's user, as an API server refuses it."""
+        if not self.sees()(company, user):
+            from scheduler.rules.command.permission import not_of  # noqa: PLC0415 (few verbs need it)
+
+            raise not_of(self.account(), "read", f"{company}/{user}")
+
     def record_output(self, app: str, company: str, user: str, reason: str) -> None:
         """As `Road.record_output` for an app of that user; API servers record what they show themselves."""
         if self.server is None:
@@ -430,9 +441,18 @@ class SessionByApi(Session):
 
     def ask(self, view: str, **arguments: object) -> Any:  # noqa: ANN401 (JSON)
         """As of a `Session`."""
-        if self.at is None or self.at.seq is None:
-            return super().ask(view, **arguments)
-        return self.api.view(view, at=self.at.seq, **arguments)
+        return self.api.view(view, at=self._position, **arguments)
+
+    @cached_property
+    def _position(self) -> int | None:
+        """The position asked for; of a time, that of the last event until then, so that the server tells what is seen.
+
+        Raises: as `facts`.
+        """
+        if self.at is None or self.at.seq is not None:
+            return None if self.at is None else self.at.seq
+        found = end_of(self.facts())
+        return None if found is None else found[0]
 
     def plan(self, command: SubmitApp) -> dict[str, Any]:
         """As of a `Session`."""
@@ -441,6 +461,12 @@ class SessionByApi(Session):
     def whoami(self) -> dict[str, Any]:
         """As of a `Session`."""
         return {**self.api.read("/v1/whoami"), "through": f"the API at {self.urls}"}
+
+    def sees(self) -> Callable[[str, str], bool]:
+        """As of a `Session`."""
+        said = self.whoami()
+        own, companies = said["account"], said.get("sees", ())
+        return lambda company, user: companies is None or company in companies or own == f"{company}/{user}"
 
     def tasks(self, reason: str = "") -> RemoteTasks:
         """As of a `Session`."""

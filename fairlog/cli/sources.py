@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from typing import IO, TYPE_CHECKING, Any
 
@@ -75,6 +75,15 @@ class Source:
         for fact in self:
             fold(state, fact)
         return state
+
+    def sees(self) -> Callable[[str, str], bool]:
+        """Whether who asks may see the apps of a company's user; whoever holds a file reads all of it."""
+        return (lambda company, user: True) if self._file is not None else self.session.sees()  # noqa: ARG005
+
+    def check_sees(self, company: str, user: str) -> None:
+        """Raises: NotAllowed unless who asks may see them."""
+        if self._file is None:
+            self.session.check_sees(company, user)
 
     def records(self, first: Bound, last: Bound) -> Iterator[Record]:
         """The turns of the log that contain the span, and possibly others."""

@@ -1628,6 +1628,8 @@ class WhoAmI(Camel, frozen=True, kw_only=True):
     once: bool
     """Whether the token is an invitation."""
     terms: WorkerTerms | None = None
+    sees: list[str] | None = []
+    """The companies all of whose apps the caller may see; None = everybody's."""
 
 
 class PageSession(Camel, frozen=True, kw_only=True):

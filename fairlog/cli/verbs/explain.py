@@ -48,31 +48,25 @@ def explain(source: Source, *, app: str, as_json: bool) -> None:
 
 
 def _told(source: Source, app: str) -> dict[str, Any]:
-    """What there is to tell of the app, and what an audit says of the log. Raises: UnknownApp; as `Session`."""
+    """What there is to tell of the app, and what an audit says of the log.
+
+    Raises: UnknownApp; NotAllowed if it is somebody else's, in the past and forgotten too (semantics I3); as `Session`.
+    """
     server = None if source.past else source.session.server
     if server is None:
-        if not source.is_file:
-            _check_may_see(source, app)
-        return _read(source, app)
-    try:
-        return server.explain(app, audited=True)
-    except NotAllowed:
-        raise
-    except FairlogError as problem:  # the log still tells of an app that servers have forgotten, and may be too long
+        told = _read(source, app)
+    else:
         try:
-            return _read(source, app)
+            return server.explain(app, audited=True)
         except NotAllowed:
-            raise problem from None
-
-
-def _check_may_see(source: Source, app: str) -> None:
-    """Raises: NotAllowed if the app is somebody else's, in the past too (semantics I3); the log has what is unknown."""
-    try:
-        source.ask("app", app=app)
-    except NotAllowed:
-        raise
-    except FairlogError:
-        return
+            raise
+        except FairlogError as problem:  # the log still tells of an app that servers have forgotten; it may be too long
+            try:
+                told = _read(source, app)
+            except NotAllowed:
+                raise problem from None
+    source.check_sees(told["company"], told["user"])
+    return told
 
 
 def _read(source: Source, app: str) -> dict[str, Any]:

@@ -209,10 +209,15 @@ def _allow(state: ClusterState, by: By, verb: Verb, subject: Subject, at: int, *
             names = list(dict.fromkeys(subject.departments))
             some = "the departments" if len(names) > 1 else "the department"
             whose += f"{', an admin of ' if whose else ''}{some} {', '.join(names)}"
-        instead = _INSTEAD.get((verb, by.role), "")
-        raise NotAllowed(
-            f"{by.account} acts as {by.role} and may not {MEANING[verb]} of {whose or 'anybody else'}{instead}"
-        )
+        raise not_of(by, verb, whose)
+
+
+def not_of(by: By, verb: Verb, whose: str) -> NotAllowed:
+    """The refusal of what the sender may do, but not of that account, worker or department."""
+    instead = _INSTEAD.get((verb, by.role or ""), "")
+    return NotAllowed(
+        f"{by.account} acts as {by.role} and may not {MEANING[verb]} of {whose or 'anybody else'}{instead}"
+    )
 
 
 def _reaches(state: ClusterState, account: Account, subject: Subject) -> bool:

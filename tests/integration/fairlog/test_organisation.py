@@ -195,6 +195,42 @@ def test_of_a_statement_of_others_only_what_was_used_is_not_public(organisation:
     assert others["grantedCoreMs"] > 0
 
 
+def test_each_role_sees_of_others_apps_no_more_in_the_past_or_once_they_are_forgotten(
+    organisation: Organisation,
+) -> None:
+    """Every verb that tells of single apps or lists them, asked by each role (semantics I3)."""
+    boss, ann = organisation.company("acme")
+    chief, bob = organisation.company("globex")
+    organisation.olga.ok("account", "add", "auditor/ada")
+    ada = organisation.invited(organisation.olga, "auditor/ada")
+    acmes, globexs = (each.ok("submit", "--wait", "--", "true").splitlines()[0] for each in (ann, bob))
+    time.sleep(1.1)
+    then = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+    organisation.olga.ok("settings", "set", "retained_apps=0")
+    wait_until(lambda: acmes not in organisation.olga.ok("apps", "--all"), "the apps are forgotten")
+    roles = {
+        organisation.owner: {acmes, globexs},
+        organisation.olga: {acmes, globexs},
+        ada: {acmes, globexs},
+        **{shell: {acmes} for shell in (boss, ann)},
+        **{shell: {globexs} for shell in (chief, bob)},
+    }
+    for shell, seen in roles.items():
+        for listed in (("apps", "--ended"), ("apps", "--all", "--at", then), ("efficiency", "--by", "app")):
+            told = shell.ok(*listed)
+            due = set() if listed[0] == "efficiency" else seen
+            assert {app for app in (acmes, globexs) if app in told} == due, (shell.home, listed)
+        for app, whose in ((acmes, "acme/ann"), (globexs, "globex/ann")):
+            for asked in (("explain", app), ("explain", app, "--at", then), ("app", app, "--at", then)):
+                answer = shell.run(*asked)
+                if app in seen:
+                    assert answer.code == 0, (shell.home, asked, answer.err)
+                    assert app in answer.out
+                else:
+                    assert (answer.code, answer.out) == (1, ""), (shell.home, asked)
+                    assert f"may not see apps of {whose}" in answer.err, (shell.home, asked)
+
+
 def test_an_admin_of_a_department_manages_its_companies_and_no_others(organisation: Organisation) -> None:
     """Every kind of verb, on what is in the department and on what is elsewhere (semantics I3)."""
     olga, month = organisation.olga, datetime.now(UTC).strftime("%Y-%m")
