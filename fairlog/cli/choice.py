@@ -147,10 +147,10 @@ app_argument = click.argument("app", type=read_text, shell_complete=complete("ap
 def picked(session: Session, chosen: Choice, verb: str) -> list[str]:
     """The ids of the chosen apps; those that a filter chooses are shown, and asked for, before `verb` is done to them.
 
-    Raises: click.UsageError if there is nobody to ask, click.Abort for a no, Ambiguous.
+    Raises: click.UsageError if there is nobody to ask, click.Abort for a no; as `known_ids`.
     """
     if chosen.filter == Filter():
-        names = full_ids(session, chosen.names)
+        names = known_ids(session, chosen.names)
         if chosen.dry_run:
             render.say(f"would {verb} {', '.join(names)}")
         return [] if chosen.dry_run else names
@@ -171,7 +171,7 @@ def matching(session: Session, chosen: Choice) -> list[Record]:
     """The apps that the filter takes, of those that are named if any are; ended ones only if their state is named."""
     ended = {"finished", "failed", "killed", "unmet", "expired"} & set(chosen.filter.state)
     listed: list[Record] = session.ask("apps", everything=bool(ended))
-    named = set(full_ids(session, chosen.names))
+    named = set(known_ids(session, chosen.names))
     return [app for app in listed if chosen.filter.takes(app) and (not named or app["app"] in named)]
 
 
@@ -204,6 +204,17 @@ def full_ids(session: Session, names: Sequence[str]) -> list[str]:
         return names
     known = [app["app"] for app in session.ask("apps", everything=True)]
     return [only(name, known, "apps") for name in names]
+
+
+def known_ids(session: Session, names: Sequence[str]) -> list[str]:
+    """As `full_ids`, each once, for a verb that changes all of these apps or, if one of several is wrong, none.
+
+    The master refuses a single one that is wrong. Raises: also NotAllowed for an app of others.
+    """
+    found = list(dict.fromkeys(full_ids(session, names)))
+    for name in session.unknown_apps(found) if len(found) > 1 else ():
+        session.ask("app", app=name)
+    return found
 
 
 def _numbered(session: Session, name: str) -> str:

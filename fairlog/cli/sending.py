@@ -7,13 +7,35 @@ from typing import TYPE_CHECKING
 import click
 
 from fairlog.cli import render
-from scheduler.model.errors import CommandRejected
+from scheduler.model.errors import CommandRejected, FairlogError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from fairlog.cli.session import Session
     from scheduler.model.commands import Command
+
+
+class NotListed(FairlogError):
+    """One of several names is none of those that a verb could act on."""
+
+    def __init__(self, what: str, name: str, lists: str) -> None:
+        super().__init__(
+            f"{what} {name[:80]!r} is none of those that `fairlog {lists}` lists, so nothing was changed; "
+            "leave it out, or write it as there"
+        )
+
+
+def check_listed(names: Sequence[str], known: Callable[[], Collection[str]], what: str, lists: str) -> None:
+    """Raises: NotListed unless each of several names is known: a verb changes all that are named or none.
+
+    A single one is left to the master, who says what is wrong with it.
+    """
+    if len(names) > 1:
+        found = known()
+        for name in names:
+            if name not in found:
+                raise NotListed(what, name, lists)
 
 
 def send_each(
@@ -26,13 +48,14 @@ def send_each(
 ) -> int:
     """Send a command for each name, in batches, and print its result: `done`, or `nothing` if it changed nothing.
 
-    What is `done` may be found out for the name, once it is.
+    What is `done` may be found out for the name, once it is. A name that stands twice counts once.
 
-    Without `nothing`, that is told apart no further. Returns 1 if any was refused, else 0.
+    Without `nothing`, that is told apart no further. Returns 1 if any was refused, else 0. Who calls has found out that
+    the names are good (`check_listed`), so that only what has changed since, or a rule, refuses one and not the others.
     """
     from scheduler.model.commands import BATCH  # noqa: PLC0415 (what only reads needs no commands)
 
-    code = 0
+    code, names = 0, list(dict.fromkeys(names))
     for start in range(0, len(names), BATCH):
         part = names[start : start + BATCH]
         for name, outcome in zip(part, session.send_many([command(name) for name in part]), strict=True):

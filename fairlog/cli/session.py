@@ -60,6 +60,8 @@ NOTE_S = 2.0
 """After so long without an answer, who waits for a master is told so."""
 _OF_WORKER = ("worker", "pid", "host", "status", "suspicion")
 """What `status` tells of each worker."""
+_IDS = 500
+"""How many apps are asked for by their ids at once."""
 _PRIVATE = frozenset({"apps", "app"})
 """Views with private parts, which an API server withholds from operators where there are accounts."""
 
@@ -211,6 +213,16 @@ class Session:
             yield from server.parts(view, at=None, **arguments)
         else:
             yield self.ask(view, **arguments)
+
+    def unknown_apps(self, names: Sequence[str]) -> list[str]:
+        """Those of the ids that name no app, or one that who asks may not see."""
+        if (server := self.server_for("apps")) is None:
+            state = self.folded()
+            return [name for name in names if name not in state.apps]
+        parts = [names[start : start + _IDS] for start in range(0, len(names), _IDS)]
+        asked = [server.view("apps", everything=True, ids=",".join(part)) for part in parts]
+        known = {each["app"] for found in asked for each in found}
+        return [name for name in names if name not in known]
 
     def check_company(self, company: str) -> None:
         """Raises: UnknownCompany unless it is registered."""

@@ -10,7 +10,7 @@ from fairlog.cli import params, render
 from fairlog.cli.completion import complete
 from fairlog.cli.decorators import on_cluster
 from fairlog.cli.groups import VerbGroup
-from fairlog.cli.sending import send_each
+from fairlog.cli.sending import check_listed, send_each
 from fairlog.cli.target import target_options
 from fairlog.cli.whose import company_option
 from scheduler.model.errors import DuplicateAccount, FairlogError, UnknownAccount
@@ -136,6 +136,7 @@ def account_remove(session: Session, *, name: tuple[str, ...]) -> int:
     """Remove accounts with their tokens; their apps stay."""
     from scheduler.model import commands  # noqa: PLC0415 (likewise)
 
+    check_listed(name, lambda: {each["account"] for each in _accounts(session, None)}, "account", "account list")
     return send_each(session, name, lambda each: commands.RemoveAccount(account=each), "removed")
 
 
@@ -265,6 +266,7 @@ def token_revoke(session: Session, *, token: tuple[str, ...]) -> int:
     """Revoke tokens by id; they end at once."""
     from scheduler.model import commands  # noqa: PLC0415 (likewise)
 
+    check_listed(token, lambda: {each["token"] for each in session.ask("tokens")}, "token", "token list")
     return send_each(session, token, lambda each: commands.RevokeToken(token=each), "revoked")
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from fairlog.cli import render
-from fairlog.cli.choice import Choice, app_argument, chosen_apps, full_id, full_ids, picked
+from fairlog.cli.choice import Choice, app_argument, chosen_apps, full_id, known_ids, picked
 from fairlog.cli.completion import complete
 from fairlog.cli.decorators import on_cluster
 from fairlog.cli.params import (
@@ -73,6 +73,7 @@ def kill(session: Session, *, chosen: Choice, executor: bool, task: int | None, 
             raise click.UsageError("name the executors; --executor takes no filters")
         if unknown := next((name for name in chosen.names if not app_of(name)), None):
             raise UnknownExecutor(unknown)
+        known_ids(session, [app_of(name) for name in chosen.names])
         return send_each(
             session,
             chosen.names,
@@ -204,7 +205,7 @@ def scale(
     if others := [executor for executor in stop if app_of(executor) not in apps]:
         raise click.UsageError(f"--stop {others[0]} is no executor of {', '.join(apps)}")
 
-    return send_each(session, full_ids(session, apps), command, "scaled")
+    return send_each(session, known_ids(session, apps), command, "scaled")
 
 
 @click.command()
@@ -218,7 +219,7 @@ def finish(session: Session, *, app: tuple[str, ...], failed: bool, detail: str)
     Their executors are stopped. Apps with a driver end with their driver, other apps with their tasks.
     """
     outcome: Literal["finished", "failed"] = "failed" if failed else "finished"
-    names = full_ids(session, app)
+    names = known_ids(session, app)
     return send_each(session, names, lambda name: FinishApp(app=name, outcome=outcome, detail=detail), outcome)
 
 
@@ -304,7 +305,7 @@ def extend(session: Session, *, app: tuple[str, ...], by_s: int, beyond_maximum:
     Without --beyond-maximum, at most as long as the setting max_max_runtime_s or the company's own maximum allows. No
     extension keeps an app on a worker past the beginning of a window: it says what leaves before, and when.
     """
-    names = full_ids(session, app)
+    names = known_ids(session, app)
     code = send_each(
         session, names, lambda name: ExtendApp(app=name, by_s=by_s, beyond_maximum=beyond_maximum), "extended"
     )

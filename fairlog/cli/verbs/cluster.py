@@ -15,7 +15,7 @@ from fairlog.cli.choice import confirm
 from fairlog.cli.completion import complete
 from fairlog.cli.decorators import on_cluster, on_log
 from fairlog.cli.groups import VerbGroup
-from fairlog.cli.sending import send_each
+from fairlog.cli.sending import check_listed, send_each
 from fairlog.cli.stored_log import stored_log
 from fairlog.cli.target import Target, in_the_past, target_options
 from fairlog.cli.times import localized
@@ -134,6 +134,7 @@ def company_remove(session: Session, *, name: tuple[str, ...], yes: bool) -> int
     """
     from scheduler.model import commands  # noqa: PLC0415 (likewise)
 
+    check_listed(name, lambda: {each["company"] for each in session.ask("companies")}, "company", "company list")
     apps = Counter(each["company"] for each in session.ask("apps", everything=True) if each["endedAt"] is not None)
     for each in () if yes else name:
         if apps[each]:
@@ -260,7 +261,10 @@ def resource() -> None:
 def resource_add(session: Session, *, kind: tuple[str, ...]) -> int:
     """Register kinds, which workers may then offer and apps request."""
     from scheduler.model import commands  # noqa: PLC0415 (likewise)
+    from scheduler.rules.checks.kinds import check_kind  # noqa: PLC0415 (other verbs need no rules)
 
+    for each in kind:
+        check_kind(each)
     return send_each(
         session, kind, lambda each: commands.RegisterKind(kind=each), "registered", nothing="is registered already"
     )

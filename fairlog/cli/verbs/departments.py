@@ -9,7 +9,7 @@ import click
 from fairlog.cli import params, render
 from fairlog.cli.decorators import on_cluster, on_log
 from fairlog.cli.groups import VerbGroup
-from fairlog.cli.sending import send_each
+from fairlog.cli.sending import check_listed, send_each
 from fairlog.cli.target import in_the_past, target_options
 
 if TYPE_CHECKING:
@@ -103,6 +103,8 @@ def department_remove(session: Session, *, name: tuple[str, ...]) -> int:
     """Remove departments in which nothing is."""
     from scheduler.model import commands  # noqa: PLC0415 (likewise)
 
+    known = lambda: {each["department"] for each in session.ask("departments")}  # noqa: E731
+    check_listed(name, known, "department", "department list")
     return send_each(session, name, lambda each: commands.RemoveDepartment(department=each), "removed")
 
 

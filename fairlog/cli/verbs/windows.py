@@ -11,7 +11,7 @@ from fairlog.cli import params, render
 from fairlog.cli.completion import complete
 from fairlog.cli.decorators import on_cluster, on_log
 from fairlog.cli.groups import VerbGroup
-from fairlog.cli.sending import send_each
+from fairlog.cli.sending import check_listed, send_each
 from fairlog.cli.target import in_the_past, target_options
 from fairlog.cli.times import moment
 from fairlog.cli.worker_choice import labelled, workers_of
@@ -104,6 +104,7 @@ def window_remove(session: Session, *, name: tuple[str, ...]) -> int:
     """Remove windows, or end those that have begun: their workers are back at once."""
     from scheduler.model import commands  # noqa: PLC0415 (likewise)
 
+    check_listed(name, lambda: {each["window"] for each in session.ask("windows")}, "window", "window list")
     return send_each(session, name, lambda each: commands.RemoveWindow(window=each), "removed")
 
 
