@@ -380,11 +380,18 @@ def _check_fields(fields: Mapping[str, Any]) -> None:
 
 
 def _values(env: Mapping[str, str] | None, script: str | bytes | None) -> dict[str, str]:
-    """The values that the store keeps for the app, the script among them. Raises: InvalidCommand if it is too large."""
+    """The values that the store keeps for the app, the script among them.
+
+    Raises: InvalidCommand if it is too large, or `env` is not texts by the names of their variables.
+    """
+    values: Any = env or {}
+    texts = (*values, *values.values()) if isinstance(values, Mapping) else (None,)
+    if not all(isinstance(each, str) for each in texts):
+        raise InvalidCommand("env gives each variable a text by its name: env={'A': '1'}; write numbers as texts")
     if script is None:
-        return dict(env or {})
+        return dict(values)
     content = script.encode() if isinstance(script, str) else script
-    return {**(env or {}), SCRIPT: script_value(content, "of the app")}
+    return {**values, SCRIPT: script_value(content, "of the app")}
 
 
 def _place(url: str | None, token: str | None) -> tuple[str, str | None]:

@@ -356,6 +356,10 @@ def as_command(command: Sequence[str]) -> tuple[str, ...]:
         raise click.UsageError(f"{program} does not say by `#!` what runs it; type `{_verb()} -- {by} {path} …`")
     if executable or _has_options(program) or ending == ".sh":
         return ("sh", path, *command[1:])
+    if program == STDIN:
+        raise click.UsageError(
+            "the script from standard input does not say by `#!` what runs it; begin it with `#!/bin/sh`, for example"
+        )
     raise click.UsageError(
         f"{program} is a text that cannot be executed; begin it with `#!` and its interpreter, or name that: "
         f"`{_verb()} -- sh {path} …`"
@@ -406,9 +410,10 @@ def _check_readable(script: str, head: str, *, shell: bool) -> None:
     lines = head.splitlines(keepends=True)
     dos = sum(line.endswith(("\r\n", "\r")) for line in lines)
     if dos and ((head.startswith("#!") and lines[0].endswith("\r\n")) or (shell and 2 * dos > len(lines))):
+        by = "tr -d '\\r'" if script == STDIN else f"sed -i 's/\\r$//' {shlex.quote(script)}"
         raise click.UsageError(
             f"{script} has the line ends of DOS (CRLF), which its interpreter takes for a part of each line; convert "
-            f"it by `sed -i 's/\\r$//' {shlex.quote(script)}`"
+            f"it by `{by}`"
         )
 
 

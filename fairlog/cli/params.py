@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import stat
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from typing import IO, Any, Literal, ParamSpec, TypeVar, cast, get_args
 
 import click
 
-from fairlog.cli.times import DURATIONS, TIMES_TO_COME, seconds_of, time_of, time_to_come
+from fairlog.cli.times import DURATIONS, TIMES_TO_COME, moment, seconds_of, time_of, time_to_come
 from recovery.replay.bounds import OPEN, Bound
 from scheduler.model.arrays import indexes, written
 from scheduler.model.errors import InvalidCommand, InvalidSetting
@@ -68,11 +69,24 @@ def read_duration(text: str) -> int:
     return seconds
 
 
+_MINUTE_MS = 60_000
+
+
 def read_begin(text: str) -> int:
     """A time from which on something may begin, in ms since the epoch. Raises: click.BadParameter."""
     found = time_to_come(text)
     if found is None:
         raise click.BadParameter(f"{_short(text)} is not a time; write it like {TIMES_TO_COME}")
+    return found
+
+
+def read_ahead(text: str) -> int:
+    """As `read_begin`, of a time that is to come; `now`, to the minute, is one, too. Raises: click.BadParameter."""
+    found, now = read_begin(text), round(time.time() * 1000)
+    if found < now - _MINUTE_MS:
+        raise click.BadParameter(
+            f"{_short(text)} is over: it is {moment(now, to='seconds')} now; give a later time, or leave the option out"
+        )
     return found
 
 

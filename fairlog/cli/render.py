@@ -18,6 +18,7 @@ from fairlog.cli import times
 from fairlog.cli.printed import spoken, terminal
 from scheduler.model.resources import size_text
 from scheduler.model.text import in_json, one_line, printable
+from scheduler.service.advice import of_this_cluster
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -66,7 +67,7 @@ def print_table(
     """
     lines = [tuple("-" if cell is None else _shown(cell) for cell in row) for row in rows]
     if not lines:
-        click.echo(empty)
+        tell(empty)
         return
     file = sys.stderr if err else sys.stdout
     if not (file.isatty() or os.environ.get("FORCE_COLOR")):
@@ -278,10 +279,14 @@ def progress(text: str) -> None:
 
 def say(sentence: str, *, error: bool = False) -> None:
     """Print a sentence to stderr, above a bar that is drawn there."""
-    sys.stderr.write(
-        f"{printable(spoken(sentence, error=error))}\n"
-    )  # click.echo writes past what rich puts in its place
+    words = spoken(of_this_cluster(sentence), error=error)
+    sys.stderr.write(f"{printable(words)}\n")  # click.echo writes past what rich puts in its place
     sys.stderr.flush()
+
+
+def tell(sentence: str) -> None:
+    """Print a sentence to stdout, whose commands name the data folder that was typed, as `say` does on stderr."""
+    click.echo(of_this_cluster(sentence))
 
 
 def moment(at_ms: int | None) -> str:

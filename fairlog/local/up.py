@@ -41,7 +41,7 @@ from recovery.failover.master import REFUSING
 from recovery.replay.rebuild import rebuild
 from scheduler.model.errors import FairlogError, NoMaster
 from scheduler.model.resources import size_text
-from scheduler.service.advice import DATA_VARIABLE
+from scheduler.service.advice import DATA_VARIABLE, of_this_cluster, program
 from scheduler.service.child import Child, die_with_parent
 from scheduler.service.client import CommandClient
 from scheduler.service.grant_tokens import worker_pass
@@ -323,10 +323,8 @@ def run_up(plan: UpPlan, say: Callable[[str], None]) -> None:
     with Tree(plan, say=say) as tree:
         tree.wait_until_ready(lambda: stopped)
         if not stopped:
-            click.echo(describe(tree.plan))
-            click.echo(
-                f"the page: {tree.page() if sys.stdout.isatty() else f'http://{tree.address}/, with `fairlog page`'}"
-            )
+            page = tree.page() if sys.stdout.isatty() else f"http://{tree.address}/, with `fairlog page`"
+            click.echo(f"{describe(tree.plan)}\n{of_this_cluster(f'the page: {page}')}")
         while not stopped:
             tree.tend()
             time.sleep(LOOK_S)
@@ -336,14 +334,15 @@ def run_up(plan: UpPlan, say: Callable[[str], None]) -> None:
 
 def describe(plan: UpPlan) -> str:
     """What `up` has started, and what to type next."""
+    fairlog = program()
     offer = f"{plan.cores} cores and {size_text(plan.memory_mb)}"
     masters = "1 master" if plan.masters == 1 else f"{plan.masters} masters (1 active, the others standby)"
     metrics = [f"http://{plan.metrics_of(number)}/metrics" for number in range(1, plan.masters + 1) if plan.metrics]
     return (
         f"fairlog is up: {masters}, {plan.workers} workers with {offer} each; data in {plan.data}\n"
-        "  fairlog company add acme\n"
-        "  fairlog submit --company acme --user ann --wait -- echo hello\n"
-        "  fairlog status; fairlog shares; fairlog log; fairlog down\n"
+        f"  {fairlog} company add acme\n"
+        f"  {fairlog} submit --company acme --user ann --wait -- echo hello\n"
+        f"  {'; '.join(f'{fairlog} {verb}' for verb in ('status', 'shares', 'log', 'down'))}\n"
         + (f"metrics of its masters: {' '.join(metrics)}\n" if metrics else "")
         + (f"a Master for spark-submit: spark://{written(plan.spark_rest)}\n" if plan.spark_rest else "")
         + "its store has neither TLS nor users: only you, on this machine, can reach it"

@@ -12,19 +12,23 @@ _TYPED = re.compile(r"`fairlog (?P<rest>[^`]+)`")
 _NAMES_A_PLACE = re.compile(r"--(?:data|store|api)\b")
 
 
+def program() -> str:
+    """What is typed before a verb that acts on the data folder that the environment names, if it names one."""
+    data = os.environ.get(DATA_VARIABLE)
+    return f"fairlog --data {shlex.quote(data)}" if data else "fairlog"
+
+
 def of_this_cluster(said: str) -> str:
     """The sentence, whose commands act on the data folder that the environment names, if it names one.
 
     A command that names a place already stays as it is, and so does a bare `fairlog up`, which is a program.
     """
-    data = os.environ.get(DATA_VARIABLE)
-    if not data:
-        return said
+    fairlog = program()
 
     def named(found: re.Match[str]) -> str:
         rest = found["rest"]
         if rest == "up" or _NAMES_A_PLACE.search(rest):
             return found[0]
-        return f"`fairlog --data {shlex.quote(data)} {rest}`"
+        return f"`{fairlog} {rest}`"
 
     return _TYPED.sub(named, said)

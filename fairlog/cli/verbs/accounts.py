@@ -80,7 +80,7 @@ def account_add(session: Session, /, *, name: str, role: CompanyRole | None, dis
     from scheduler.model import commands  # noqa: PLC0415 (what only reads needs no commands)
 
     session.send(commands.AddAccount(account=name, role=role, display=display, robot=robot))
-    click.echo(f"account {name} added; `fairlog token new {name} --invitation` invites it")
+    render.tell(f"account {name} added; `fairlog token new {name} --invitation` invites it")
     _tell_if_first(session, name, click.echo)
 
 

@@ -337,7 +337,7 @@ def _print_verdicts(name: str, audited: Audit, verdicts: list[CommonCause], *, e
         rows = [(each.seq, each.rule, each.done, each.due, each.entitled) for each in found]
         render.print_table(("SEQ", "RULE", "DONE", "DUE", "ENTITLED"), rows, empty="")
     elif any(verdict.later for verdict in verdicts):
-        click.echo("`fairlog audit --all` lists every deviation.")
+        render.tell("`fairlog audit --all` lists every deviation.")
     _print_restored(name, audited)
 
 

@@ -340,7 +340,7 @@ def edition(target: Target, *, number: int | None, as_json: bool) -> None:
     since = "the beginning" if found["since"] is None else render.moment(found["since"])
     click.echo(f"edition {found['edition']} is in force since {since}")
     if found["earlier"]:
-        click.echo("Masters refuse to serve from this log until an operator types `fairlog edition 3`.")
+        render.tell("Masters refuse to serve from this log until an operator types `fairlog edition 3`.")
     elif found["byEntitlement"] and found["patienceS"] is None:
         click.echo("Who is told to leave finishes its tasks first, however long: reclaim_patience_s is none.")
     elif found["admission"] == "open":

@@ -53,7 +53,7 @@ def login(*, api: str | None, oidc: bool) -> None:
                 account = sign_in(client, made)
         except NoMaster as error:
             raise Unconfirmed(str(error), "`fairlog whoami` shows whether you are logged in") from error
-        click.echo(f"logged in as {account}; `fairlog logout` ends it")
+        render.tell(f"logged in as {account}; `fairlog logout` ends it")
         return
     text = _read_token()
     with ApiClient(url, token=text) as client:
@@ -74,7 +74,7 @@ def login(*, api: str | None, oidc: bool) -> None:
                     client.send(command)
             except NoMaster as error:
                 raise Unconfirmed(str(error), "`fairlog whoami` shows whether you are logged in") from error
-    click.echo(f"logged in as {who['account']}, {who['role']}; `fairlog logout` ends it")
+    render.tell(f"logged in as {who['account']}, {who['role']}; `fairlog logout` ends it")
 
 
 @click.command()

@@ -188,7 +188,7 @@ def up(target: Target, /, *, detach: bool, data: Path | None, cluster: str | Non
         render.say(note)
     if detach:
         started = start_detached(plan)
-        click.echo(f"fairlog is up (process {started.pid}); data in {started.data}; `fairlog down` stops it")
+        render.tell(f"fairlog is up (process {started.pid}); data in {started.data}; `fairlog down` stops it")
     else:
         run_up(plan, _reporter())
 

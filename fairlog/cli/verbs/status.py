@@ -160,13 +160,13 @@ def _print(said: dict[str, Any], *, as_json: bool) -> int:
     if as_json:
         render.print_json(said)
         return EXIT[health["severity"]]
-    click.echo(f"health    {health['sentence']}")
+    render.tell(f"health    {health['sentence']}")
     for each in health["conditions"]:
         alone = len(health["conditions"]) == 1 and each["sentence"] == health["sentence"]
-        click.echo(f"{each['severity']:<8}  {'' if alone else each['sentence'] + ': '}{each['do']}")
+        render.tell(f"{each['severity']:<8}  {'' if alone else each['sentence'] + ': '}{each['do']}")
         if each.get("cost"):  # an older API server does not tell it
             since = f"since {render.moment(each['since'])}: " if each["since"] else ""
-            click.echo(f"{'':<10}{since}{each['cost']}")
+            render.tell(f"{'':<10}{since}{each['cost']}")
     master = said["master"]
     process = f" (process {said['store']['pid']})" if said["store"]["pid"] else ""
     where = "" if said["head"] is None else f", log at {said['head']}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -32,8 +33,8 @@ from fairlog.cli.params import (
     kinds_option,
     merge_near,
     number_option,
+    read_ahead,
     read_array,
-    read_begin,
     read_bounds,
     read_cores,
     read_dependency,
@@ -391,7 +392,7 @@ JOB_OPTIONS: Sequence[Callable[[Any], Any]] = (
     flag("--hold", help="Do not start the app before `fairlog release`."),
     click.option(
         "--begin",
-        type=read_begin,
+        type=read_ahead,
         metavar="TIME",
         help="Do not start the app before that time: 2026-03-01T12:00, 18:30 (the next one), tomorrow or +2h.",
     ),
@@ -612,7 +613,8 @@ def submit(
     if parsable:
         request = replace(request, numbered=True)
     if planned:
-        return _show_plan(session.plan(request), session.now_ms(), as_json=as_json)
+        said = json.loads(json.dumps(session.plan(request)).replace(request.app, "APP"))  # there is no such app
+        return _show_plan(said, session.now_ms(), as_json=as_json)
     if as_json:
         raise click.UsageError("--json is for --plan; `fairlog app APP --json` shows an app")
     if receipt is not None:
