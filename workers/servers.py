@@ -84,7 +84,7 @@ class Servers:
             headers["Content-Type"] = "application/json"
         if token := self._token():
             headers["Authorization"] = f"Bearer {token}"
-        line.request(method, path, body, headers)
+        line.request(method, base_of(self._urls[self._present]) + path, body, headers)
         return line
 
     def finish(self, line: HTTPConnection) -> tuple[int, bytes]:
@@ -104,6 +104,11 @@ class Servers:
             if not used or isinstance(error, TimeoutError):
                 raise
         return self.finish(self.begin(method, path, body, within_s))  # a server closes connections that were idle
+
+
+def base_of(url: str) -> str:
+    """The path of the server at that URL, without a slash at its end."""
+    return "" if url.startswith(UNIX) else urlsplit(url).path.rstrip("/")
 
 
 class _SocketConnection(HTTPConnection):

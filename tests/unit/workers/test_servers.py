@@ -1,0 +1,45 @@
+"""How workers ask API servers, whose URLs may have a path of their own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from workers.servers import Servers
+
+
+@contextmanager
+def listening() -> Iterator[tuple[str, list[str]]]:
+    """A server that answers everything, its URL, and what it was asked for."""
+    asked: list[str] = []
+
+    class Answering(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:  # the name is http.server's
+            asked.append(self.path)
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Answering) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}", asked
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize(("path", "due"), [("", ""), ("/", ""), ("/fairlog", "/fairlog"), ("/a/b/", "/a/b")])
+def test_a_worker_asks_below_the_path_of_the_url(path: str, due: str) -> None:
+    with listening() as (url, asked):
+        assert Servers(url + path, lambda: "").call("POST", "/v1/workers/w1/leave", dict[str, str], {}) == {}
+    assert asked == [f"{due}/v1/workers/w1/leave"]
