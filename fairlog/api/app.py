@@ -261,7 +261,7 @@ class Door:
         await _reach_for(self, route, values)
         if route.name not in MAIL_ROUTES:
             seen = await self._read(route, request, who, values)
-            if route.name == "exec":
+            if route.rings:
                 await self.ring_for_visits()
             return seen
         return await self._mail(route, request, who, passed=driver is not None and driver.mail, **values)
@@ -295,9 +295,8 @@ class Door:
             await self._learn_of(claimed)
         driver = self.driver(request)
         who = self._charged(request) if driver is None else self.passes.who(driver, route.name)
-        of = request.path_params.get("app")
-        if driver is not None and route.name == "apps" and len(ids := request.query_params.getlist("ids")) == 1:
-            of = ids[0]
+        named = request.query_params.getlist(route.app_in) if route.app_in and driver is not None else []
+        of = named[0] if len(named) == 1 else request.path_params.get("app")
         if of is not None and of.isdecimal():
             of = await to_thread.run_sync(self.handlers.sender.app_named, of, limiter=self._heads)
             if "app" in request.path_params:

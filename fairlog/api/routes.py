@@ -70,7 +70,9 @@ class Route(NamedTuple):
 
     `handler` gives what answers it; `pool` is whose threads run that: `commands` wait for the master, `reads` for the
     store, a past state or another process, `views` compute on what is in memory, `work` is what workers ask. What is
-    `long` is made of the whole log, and costs a token as much as `LONG_COST` further requests.
+    `long` is made of the whole log, and costs a token as much as `LONG_COST` further requests. After it, a route that
+    `rings` wakes the agents of workers for which the handler has left something. `app_in` is the parameter of the query
+    that, where it names one app, names the app that is asked about, as `{app}` in a path does.
     """
 
     method: str
@@ -89,6 +91,8 @@ class Route(NamedTuple):
     handler: Callable[[Answering], Callable[..., Any]] | None = None
     pool: Pool = "reads"
     long: bool = False
+    rings: bool = False
+    app_in: str = ""
 
     @property
     def names(self) -> list[str]:
@@ -345,6 +349,7 @@ ROUTES: tuple[Route, ...] = (
         asks=VisitCommand,
         shows=answers.VisitBegun,
         handler=lambda door: door.handlers.apps.exec,
+        rings=True,
     ),
     Route(
         "POST",
@@ -508,7 +513,7 @@ ROUTES: tuple[Route, ...] = (
             Param("tasks", _FLAG, "Tell also the states of its tasks, as `taskStates`."),
             _REASON,
         ),
-    ),
+    )._replace(app_in="ids"),
     _see("app", "An app with its executors.", more=(_REASON,)),
     Route(
         "GET",

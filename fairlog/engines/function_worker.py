@@ -128,6 +128,8 @@ class _WorkerProcess:
         self._printed: deque[tuple[int, str]] = deque()
         """What calls have printed and is not shown yet. Whoever prints only appends: a signal's handler may, too."""
         self._shows = True
+        self._shown = threading.Event()
+        """All that was printed has been sent, or nothing will be. Who prints, maybe a handler, leaves it alone."""
         self._caller = 0
         """The thread that makes a call, while it does."""
         self._news, self._tell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -180,7 +182,9 @@ class _WorkerProcess:
             sys.stderr.flush()
         answer = wire.framed(frame.call, kind, body, time.perf_counter() - began_s)
         while self._printed and self._shows:  # by the thread that no signal interrupts
-            time.sleep(0)
+            self._shown.clear()
+            if self._printed and self._shows:
+                self._shown.wait()
         with self._lock:
             self._send(answer)
 
@@ -211,10 +215,12 @@ class _WorkerProcess:
                         kind, text = self._printed[0]
                         self._send(wire.framed(0, kind, (text.encode(errors="replace"),)))
                         self._printed.popleft()
+                self._shown.set()
         except (OSError, ValueError):  # also where a call has closed what is not its own
             pass
         finally:
             self._shows = False
+            self._shown.set()
 
     def _send(self, frame: Iterable[bytes]) -> None:
         for part in frame:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -83,6 +84,30 @@ def test_a_call_that_reaches_a_worker_while_it_makes_a_long_one_comes_back() -> 
         here.sendall(b"".join(wire.framed(0, wire.STOP)))
         thread.join(HOPELESS_S)
         assert not thread.is_alive()
+
+
+def test_a_worker_whose_prints_are_taken_slowly_waits_for_it_without_looking_again_and_again() -> None:
+    here, there = socket.socketpair()
+    here.settimeout(HOPELESS_S)
+    text = "x" * 8_000_000
+    with here, there:
+        process = _WorkerProcess(there, print)
+        process._began_s = time.monotonic()
+        process.show(wire.OUTPUT, text)
+        slow = threading.Timer(1.0, lambda: take(here, len(text)))
+        slow.start()
+        before_s = time.thread_time()
+        process._answer(wire.Frame(1, wire.CALL, 0.0, b"".join(dumped((abs, (-2,), {})))))
+        used_s = time.thread_time() - before_s
+        slow.join()
+        assert not process._printed
+    assert used_s < 0.03
+
+
+def take(connection: socket.socket, count: int) -> None:
+    """Read so many bytes, and what comes with them."""
+    while count > 0:
+        count -= len(connection.recv(1 << 20))
 
 
 def heard(connection: socket.socket, frames: wire.Frames) -> list[wire.Frame]:
