@@ -28,6 +28,8 @@ STATES = ("not-ready", *get_args(AppState))
 _SHOWN = 20
 """The most rows of a preview."""
 _NAMED = 5
+_IDS = 300
+"""How many apps are asked for by their ids at once."""
 Record = Mapping[str, Any]
 
 
@@ -212,8 +214,12 @@ def known_ids(session: Session, names: Sequence[str]) -> list[str]:
     The master refuses a single one that is wrong. Raises: also NotAllowed for an app of others.
     """
     found = list(dict.fromkeys(full_ids(session, names)))
-    for name in session.unknown_apps(found) if len(found) > 1 else ():
-        session.ask("app", app=name)
+    for start in range(0, len(found) if len(found) > 1 else 0, _IDS):
+        part = found[start : start + _IDS]
+        known = {app["app"] for app in session.ask("apps", everything=True, ids=",".join(part))}
+        for name in part:
+            if name not in known:
+                session.ask("app", app=name)
     return found
 
 

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 from click.shell_completion import CompletionItem
 
+from fairlog.cli.advised import advised
 from fairlog.cli.groups import ELSEWHERE, VerbGroup, option_elsewhere
 from fairlog.cli.printed import leave_stdout, only_printable, open_standard_streams, spoken
 from fairlog.cli.target import Target, target_options
 from fairlog.cli.times import localized
-from scheduler.service.advice import of_this_cluster
 from scheduler.service.program_log import masked
 
 if TYPE_CHECKING:
@@ -262,7 +262,7 @@ def _sentence(error: Exception) -> str:
         from scheduler.store.transient import in_words  # noqa: PLC0415 (as in `_failures`)
 
         text = in_words(cast("RedisError", error))
-    text = of_this_cluster(localized(masked(text)))
+    text = advised(localized(masked(text)))
     return text if len(text) <= LONGEST_SENTENCE else f"{text[: LONGEST_SENTENCE - 200]} … {text[-200:]}"
 
 

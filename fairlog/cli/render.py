@@ -15,10 +15,10 @@ import msgspec
 from msgspec import structs
 
 from fairlog.cli import times
+from fairlog.cli.advised import advised
 from fairlog.cli.printed import spoken, terminal
 from scheduler.model.resources import size_text
 from scheduler.model.text import in_json, one_line, printable
-from scheduler.service.advice import of_this_cluster
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -279,14 +279,14 @@ def progress(text: str) -> None:
 
 def say(sentence: str, *, error: bool = False) -> None:
     """Print a sentence to stderr, above a bar that is drawn there."""
-    words = spoken(of_this_cluster(sentence), error=error)
+    words = spoken(advised(sentence), error=error)
     sys.stderr.write(f"{printable(words)}\n")  # click.echo writes past what rich puts in its place
     sys.stderr.flush()
 
 
 def tell(sentence: str) -> None:
     """Print a sentence to stdout, whose commands name the data folder that was typed, as `say` does on stderr."""
-    click.echo(of_this_cluster(sentence))
+    click.echo(advised(sentence))
 
 
 def moment(at_ms: int | None) -> str:

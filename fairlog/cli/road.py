@@ -211,9 +211,10 @@ def seen(state: ClusterState, view: str, arguments: dict[str, Any]) -> Any:  # n
 
         found = forecast(state, state.at)
         return {"estimates": [{"app": app, **each._asdict()} for app, each in found.items()], "errors": None}
-    found = look(state, view, arguments)
     if view != "apps":
-        return found
-    from witness.listing import listed  # noqa: PLC0415 (other views do without what explains)
+        return look(state, view, arguments)
+    from witness.listing import Among, listed  # noqa: PLC0415 (other views do without what explains)
 
-    return to_builtins([listed(state, state.apps[each["app"]]) for each in found])
+    ids = frozenset(str(arguments.pop("ids", "")).split(",")) - {""}
+    found, meant = look(state, view, arguments), Among(ids).of(state)
+    return to_builtins([listed(state, app) for each in found if meant(app := state.apps[each["app"]])])

@@ -60,8 +60,6 @@ NOTE_S = 2.0
 """After so long without an answer, who waits for a master is told so."""
 _OF_WORKER = ("worker", "pid", "host", "status", "suspicion")
 """What `status` tells of each worker."""
-_IDS = 500
-"""How many apps are asked for by their ids at once."""
 _PRIVATE = frozenset({"apps", "app"})
 """Views with private parts, which an API server withholds from operators where there are accounts."""
 
@@ -214,16 +212,6 @@ class Session:
         else:
             yield self.ask(view, **arguments)
 
-    def unknown_apps(self, names: Sequence[str]) -> list[str]:
-        """Those of the ids that name no app, or one that who asks may not see."""
-        if (server := self.server_for("apps")) is None:
-            state = self.folded()
-            return [name for name in names if name not in state.apps]
-        parts = [names[start : start + _IDS] for start in range(0, len(names), _IDS)]
-        asked = [server.view("apps", everything=True, ids=",".join(part)) for part in parts]
-        known = {each["app"] for found in asked for each in found}
-        return [name for name in names if name not in known]
-
     def check_company(self, company: str) -> None:
         """Raises: UnknownCompany unless it is registered."""
         if all(each["company"] != company for each in self.ask("companies")):
@@ -259,6 +247,7 @@ class Session:
         """Who sends the commands, as /v1/whoami tells it, and `through` what."""
         by = local(os.getuid())
         more: dict[str, Any] = {"company": "", "scopes": None, "expires": None, "through": "the store"}
+        more["sees"] = None
         return {"account": by.account, "role": by.role, "token": by.token, **more}
 
     def account(self) -> By:
@@ -270,17 +259,6 @@ class Session:
         """The company of the account that sends the commands, "" if it has none."""
         by = self.account()
         return by.account.partition("/")[0] if by.role in {"user", "admin"} else ""
-
-    def sees(self) -> Callable[[str, str], bool]:
-        """Whether who asks may see the apps of a company's user, also those that the cluster has forgotten (I3)."""
-        return lambda company, user: True  # noqa: ARG005 (who holds the store is an operator)
-
-    def check_sees(self, company: str, user: str) -> None:
-        """Raises: NotAllowed unless who asks may see the apps of the company's user, as an API server refuses it."""
-        if not self.sees()(company, user):
-            from scheduler.rules.command.permission import not_of  # noqa: PLC0415 (few verbs need it)
-
-            raise not_of(self.account(), "read", f"{company}/{user}")
 
     def record_output(self, app: str, company: str, user: str, reason: str) -> None:
         """As `Road.record_output` for an app of that user; API servers record what they show themselves."""
@@ -473,12 +451,6 @@ class SessionByApi(Session):
     def whoami(self) -> dict[str, Any]:
         """As of a `Session`."""
         return {**self.api.read("/v1/whoami"), "through": f"the API at {self.urls}"}
-
-    def sees(self) -> Callable[[str, str], bool]:
-        """As of a `Session`."""
-        said = self.whoami()
-        own, companies = said["account"], said.get("sees", ())
-        return lambda company, user: companies is None or company in companies or own == f"{company}/{user}"
 
     def tasks(self, reason: str = "") -> RemoteTasks:
         """As of a `Session`."""

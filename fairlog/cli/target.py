@@ -47,10 +47,6 @@ class Target:
             if other not in self.typed:
                 setattr(self, other, _NOTHING.get(other))
         setattr(self, name, value)
-        if typed and name == "data":
-            from fairlog.local.running import advise_for  # noqa: PLC0415 (who types no folder need not load it)
-
-            advise_for(value)
 
     def check(self) -> None:
         """Raises: click.UsageError if nothing is typed, and the environment names a data folder and another place."""

@@ -12,18 +12,20 @@ _TYPED = re.compile(r"`fairlog (?P<rest>[^`]+)`")
 _NAMES_A_PLACE = re.compile(r"--(?:data|store|api)\b")
 
 
-def program() -> str:
-    """What is typed before a verb that acts on the data folder that the environment names, if it names one."""
-    data = os.environ.get(DATA_VARIABLE)
+def program(data: str = "") -> str:
+    """What is typed before a verb that acts on that data folder, or the one that the environment names, if any."""
+    data = data or os.environ.get(DATA_VARIABLE, "")
     return f"fairlog --data {shlex.quote(data)}" if data else "fairlog"
 
 
-def of_this_cluster(said: str) -> str:
-    """The sentence, whose commands act on the data folder that the environment names, if it names one.
+def of_this_cluster(said: str, data: str = "") -> str:
+    """The sentence, whose commands act on that data folder, or the one that the environment names, if any.
 
     A command that names a place already stays as it is, and so does a bare `fairlog up`, which is a program.
     """
-    fairlog = program()
+    fairlog = program(data)
+    if fairlog == "fairlog":
+        return said
 
     def named(found: re.Match[str]) -> str:
         rest = found["rest"]

@@ -65,7 +65,10 @@ def _told(source: Source, app: str) -> dict[str, Any]:
                 told = _read(source, app)
             except NotAllowed:
                 raise problem from None
-    source.check_sees(told["company"], told["user"])
+    if not source.sees()(told["company"], told["user"]):
+        from scheduler.rules.command.permission import not_of  # noqa: PLC0415 (likewise)
+
+        raise not_of(source.session.account(), "read", f"{told['company']}/{told['user']}")
     return told
 
 

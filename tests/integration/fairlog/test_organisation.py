@@ -195,7 +195,7 @@ def test_of_a_statement_of_others_only_what_was_used_is_not_public(organisation:
     assert others["grantedCoreMs"] > 0
 
 
-def test_each_role_sees_of_others_apps_no_more_in_the_past_or_once_they_are_forgotten(
+def test_each_role_sees_no_more_of_others_apps_in_the_past_or_once_they_are_gone(
     organisation: Organisation,
 ) -> None:
     """Every verb that tells of single apps or lists them, asked by each role (semantics I3)."""

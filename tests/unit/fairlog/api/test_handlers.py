@@ -231,7 +231,7 @@ def test_a_server_that_stays_behind_says_so(api: Handlers, send: Way, monkeypatc
 
 
 @WAYS
-def test_a_submission_that_is_allowed_while_it_is_refused_never_starts_without_its_secrets(
+def test_a_submission_allowed_while_it_is_refused_never_starts_without_secrets(
     api: Handlers, send: Way, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     amy, ask = an_admin(api), CommandClient(api.store, KEYS.cluster, keyring=RING, timeout_s=HOPELESS_S)
