@@ -26,6 +26,7 @@ from tempfile import TemporaryDirectory
 from click.testing import CliRunner
 
 from fairlog.cli.main import cli
+from scheduler.service.advice import DATA_VARIABLE
 from tests.waiting import HOPELESS_S
 
 ROOT = Path(__file__).parents[2]
@@ -207,7 +208,8 @@ class Machine:
         before = Path.cwd()
         os.chdir(self.folder)
         try:
-            unset: dict[str, str | None] = {name: None for name in os.environ if name.startswith(("FAIRLOG", "XDG"))}
+            ours = [DATA_VARIABLE, *(name for name in os.environ if name.startswith(("FAIRLOG", "XDG")))]
+            unset: dict[str, str | None] = dict.fromkeys(ours)
             answer = CliRunner(env={**unset, **self.env}).invoke(cli, arguments, prog_name="fairlog")
         finally:
             os.chdir(before)

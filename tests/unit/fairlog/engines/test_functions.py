@@ -86,7 +86,7 @@ def test_a_call_that_reaches_a_worker_while_it_makes_a_long_one_comes_back() -> 
         assert not thread.is_alive()
 
 
-def test_a_worker_whose_prints_are_taken_slowly_waits_for_it_without_looking_again_and_again() -> None:
+def test_a_worker_whose_prints_are_taken_slowly_waits_without_looking_again() -> None:
     here, there = socket.socketpair()
     here.settimeout(HOPELESS_S)
     text = "x" * 8_000_000
