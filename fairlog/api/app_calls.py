@@ -90,7 +90,7 @@ class AppCalls:
         owner = self._sight.check_app(who, app, "private", reason=rules.reason)
 
         def find(state: ClusterState) -> Allocation:
-            check_may_visit(state, who, app, owner, machine_ms(), reason=rules.reason)
+            check_may_visit(state, who, owner, machine_ms(), reason=rules.reason)
             return place_of(state, app, rules.executor)
 
         seen, place = self.replica.read(find)

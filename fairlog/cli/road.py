@@ -169,7 +169,7 @@ class Road:
         by = self.client.by
         place = place_of(state, app, wanted.executor)
         spec = state.apps[app].spec
-        check_may_visit(state, by, app, Subject(spec.company, spec.user), self.now_ms(), reason=wanted.reason)
+        check_may_visit(state, by, Subject(spec.company, spec.user), self.now_ms(), reason=wanted.reason)
         if state.closed:
             self._record("exec", app, wanted.reason)
         visits = Visits(self.store, self.keys)

@@ -287,6 +287,10 @@ CASES: list[Case] = [
 ]
 
 
+OF_WHAT_RUNS = {"killApp", "signalApp", "cancelTask", "requeueApp"}
+"""What a worker may do to the apps that run on it."""
+
+
 def may(who: str, case: Case) -> bool:
     """An own reading of the matrix: whether `who` may do what the case asks."""
     role = ROLES[who]
@@ -297,7 +301,7 @@ def may(who: str, case: Case) -> bool:
         verb = "tokens"
     if case.route in {"drainWorker", "removeWorker"} and role == "worker":
         verb = "work"
-    if case.route == "requeueApp" and role == "worker":  # what runs there asks for it (semantics X6)
+    if case.route in OF_WHAT_RUNS and role == "worker":  # what runs there asks for it (semantics X4, X6)
         return who.partition("/")[2] == {"acme/ann": "w1", "globex/bob": "w2"}[case.whose]
     reach = MATRIX[verb].get(role)
     if (verb, role) in WITH_REASON and not {**(case.body or {}), **case.query}.get("reason"):
