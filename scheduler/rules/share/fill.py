@@ -428,13 +428,18 @@ NOWHERE = LEVELS << 128
 """The level of whoever has nothing as a weight."""
 
 
+_NO_FAMILIES = Families(())
+"""Of plain rooms alone, of which most clusters are, and which never get further kinds."""
+
+
 class Rooms:
     """What the live workers offer beside drivers, counted by amounts; units are taken from the room that fits best."""
 
     def __init__(self, rooms: Mapping[Resources, int]) -> None:
         self.number = {room: number for room, number in rooms.items() if number}
         self._plain = sorted(room for room in self.number if not room.others)
-        self._families = Families(room for room in self.number if room.others)
+        further = [room for room in self.number if room.others]
+        self._families = Families(further) if further else _NO_FAMILIES
 
     def best(self, size: Resources) -> Resources | None:
         """The room with the fewest kinds besides those of `size`, then the least left; None if it fits nowhere."""
