@@ -35,6 +35,8 @@ class AsPlanned(NamedTuple):
     """What it offers beside drivers and what lingers."""
     standing: Content
     """What stands there and was not told to leave."""
+    grown_mb: int
+    """The memory of the growing executors among that, of which cores alone count in contents (semantics H2)."""
 
 
 Packed = tuple[dict[Resources, list[Content]], Counter[str]]
@@ -55,6 +57,11 @@ class Plan(NamedTuple):
     """The filling, but for one that was made for this plan."""
     looked: dict[str, AsPlanned]
     packed: Packed
+
+    def spare_mb(self, worker: str) -> int:
+        """The memory on the worker that the plan and the growing executors there leave; below 0: these do not fit."""
+        there = self.looked[worker]
+        return _beside_mb(there.offer, self.contents[worker]) - there.grown_mb
 
 
 def plan(state: ClusterState, entitled: Entitlement, before: Plan | None = None) -> Plan:
@@ -84,7 +91,7 @@ def plan(state: ClusterState, entitled: Entitlement, before: Plan | None = None)
     standing = {name: one.standing for name, one in looked.items()}
     found: dict[str, Content] = {}
     for offer, contents in packed.items():
-        found.update(_matched(contents, by_offer[offer], standing))
+        found.update(_matched(offer, contents, by_offer[offer], looked))
     short: defaultdict[Resources, list[str]] = defaultdict(list)
     for name, content in found.items():
         for size, number in content.items():
@@ -114,7 +121,9 @@ def _offers(looked: dict[str, AsPlanned]) -> list[Resources]:
 def _look(state: ClusterState, worker: Worker) -> AsPlanned:
     lingers = lingering(state, worker.executors.values())
     offer = state.fleet.classed(worker.id, worker.beside_drivers - lingers)
-    return AsPlanned(worker.free, worker.leaving, lingers != NOTHING, offer, standing_on(state, worker))
+    growing = [one for one in worker.executors.values() if state.apps[one.app].need.growing]
+    grown_mb = sum([one.resources.memory_mb for one in growing if one.status != "stopping"])
+    return AsPlanned(worker.free, worker.leaving, lingers != NOTHING, offer, standing_on(state, worker), grown_mb)
 
 
 def lingering(state: ClusterState, held: Iterable[Allocation]) -> Resources:
@@ -178,25 +187,32 @@ def standing_on(state: ClusterState, worker: Worker) -> Content:
     return content
 
 
-def _matched(contents: list[Content], workers: list[str], standing: dict[str, Content]) -> dict[str, Content]:
-    """Each worker with one of the contents: the pair that agrees in most cores first, then by the worker's name.
+def _matched(
+    offer: Resources, contents: list[Content], workers: list[str], looked: dict[str, AsPlanned]
+) -> dict[str, Content]:
+    """Each worker of that offer with a content: the pair that agrees in most cores first, then by the worker's name.
 
+    Growing executors agree with none beside which they do not fit: who leaves for the plan must not count for it.
     Of contents that agree as much, the first: equal ones are compared with workers on which the same stands once.
     """
     alike: defaultdict[frozenset[tuple[Resources, int]], list[int]] = defaultdict(list)
     for number in range(len(contents) - 1, -1, -1):
         alike[frozenset(contents[number].items())].append(number)
     numbers = list(alike.values())
-    agreeing: dict[frozenset[tuple[Resources, int]], list[tuple[int, list[list[int]]]]] = {}
+    agreeing: dict[tuple[frozenset[tuple[Resources, int]], int], list[tuple[int, list[list[int]]]]] = {}
     turns: list[tuple[int, str, int, list[tuple[int, list[list[int]]]]]] = []
     for name in workers:
-        there = standing[name]
-        kind = frozenset(there.items())
+        there, grown_mb = looked[name].standing, looked[name].grown_mb
+        kind = frozenset(there.items()), grown_mb
         if kind not in agreeing:
             by_cores: defaultdict[int, list[list[int]]] = defaultdict(list)
             for equal in numbers:
                 content = contents[equal[-1]]
-                by_cores[-sum([min(units, content[size]) * size.cores for size, units in there.items()])].append(equal)
+                fits = not grown_mb or grown_mb <= _beside_mb(offer, content)
+                agree = [
+                    (size.cores, min(units, content[size])) for size, units in there.items() if fits or size.memory_mb
+                ]
+                by_cores[-sum([cores * units for cores, units in agree])].append(equal)
             agreeing[kind] = sorted(by_cores.items(), key=_first)
         choices = agreeing[kind]
         turns.append((choices[0][0], name, 0, choices))
@@ -211,6 +227,11 @@ def _matched(contents: list[Content], workers: list[str], standing: dict[str, Co
         else:
             heapreplace(turns, (choices[number + 1][0], name, number + 1, choices))
     return found
+
+
+def _beside_mb(offer: Resources, content: Content) -> int:
+    """The memory that the content leaves of the offer."""
+    return offer.memory_mb - sum([size.memory_mb * units for size, units in content.items()])
 
 
 def _first(pair: tuple[int, list[list[int]]]) -> int:

@@ -235,6 +235,7 @@ class Seeking:
         self.sought = sought_by(state, app, self.size, comes)
         """Where windows let the app in still when the room comes (semantics W14)."""
         self.kept = closed_to(state, app, at)
+        self._is_growing = app.need.growing and app.unplaced_driver is NOTHING
         self._known = bounds or CheapestFirst(state, entitled)
         self._besides_targets = True
 
@@ -308,15 +309,20 @@ class Seeking:
         room = worker.free + coming(state, worker)
         leaving = list(forced)
         gone: list[Allocation] = []
+        spare_mb = wanted.spare_mb(worker.id)
+        if self._is_growing and spare_mb < amounts.memory_mb:
+            return None
         standing = last_granted_first(worker.executors.values())
         for one in sorted(standing, key=lambda one: state.apps[one.app].spec.gang):
-            size = size_of(state.apps[one.app])
-            stays = room.covers(amounts) or there[size] <= content[size]
+            size, growing = size_of(state.apps[one.app]), state.apps[one.app].need.growing
+            planned = there[size] <= content[size] and not (growing and spare_mb < 0)
+            stays = room.covers(amounts) or planned
             if one.status == "stopping" or one.app == self.app.id or one in gone or (stays and one not in forced):
                 continue
             for each in leaving_with(state, one):
                 if each.worker == worker.id:
                     there[size] -= units_of(state.apps[each.app], each)
+                    spare_mb += each.resources.memory_mb if growing else 0
                     room += each.resources
                     gone.append(each)
                 if each not in leaving:

@@ -7,9 +7,9 @@ from random import Random
 
 import pytest
 
-from scheduler.model.resources import Resources
+from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.share.fill import Handed, Rooms
-from scheduler.rules.share.plan import _packed
+from scheduler.rules.share.plan import AsPlanned, _matched, _packed
 
 OFFERS = (
     Resources(8, 8192),
@@ -62,3 +62,15 @@ def test_equal_units_are_handed_out_at_once(seed: int) -> None:
         unit = tuple(random.choice(SIZES) for _ in range(random.choice((1, 1, 1, 2))))
         handed += [(f"app{random.randrange(3)}", unit)] * random.randint(1, 9)
     assert _packed(handed, offers) == one_after_the_other(handed, offers)
+
+
+def test_growing_executors_agree_only_with_what_leaves_their_memory() -> None:
+    offer, fixed, core = Resources(16, 4096), Resources(2, 1024), Resources(1, 0)
+    beside, alone = Counter({core: 14, fixed: 1}), Counter({core: 14})
+    looked = {
+        "w1": AsPlanned(offer, NOTHING, False, offer, Counter({core: 12}), 4096),
+        "w2": AsPlanned(offer, NOTHING, False, offer, Counter({core: 4}), 2048),
+    }
+    assert _matched(offer, [beside, alone], ["w1", "w2"], looked) == {"w1": alone, "w2": beside}
+    looked["w2"] = looked["w2"]._replace(grown_mb=4096)
+    assert _matched(offer, [beside, alone], ["w2", "w1"], looked) == {"w1": alone, "w2": beside}
