@@ -74,9 +74,14 @@ class LastFilling:
         """Note what the event may change of the filling that is kept: one app, nothing, or all of it."""
         kind = type(event)
         if kind in OF_ONE_APP:
-            self.apps[event.app] = self.since[event.app] = None
+            self.note(event.app)
         elif kind not in OF_NOBODY:
             self.kept = None
+
+    def note(self, app: str) -> None:
+        """Note that the app may want, hold or wait for something else."""
+        if self.kept is not None:
+            self.apps[app] = self.since[app] = None
 
     def keep(self, filling: Any) -> None:  # noqa: ANN401 - an `Entitlement`, which knows states
         """Keep the filling of the state as it stands."""

@@ -597,7 +597,9 @@ class Filling:
         self._full: set[Resources] = set()
         """Sizes that fit no room any more: rooms only become less."""
         self._delicate: set[Shape] = set()
-        """Shapes of which it matters who comes first: of units with a driver, and of gangs that found no room."""
+        """Shapes of which it matters who comes first: of units with a driver, of gangs that found no room, and of what
+        a cap kept out, since a smaller unit of its company may come next.
+        """
         self._plain = True
         """Whether shares only rose: no unit had further kinds, or no memory, and nobody was handed anything first.
 
@@ -833,6 +835,7 @@ class Filling:
             leaf.cause = "room"
         elif (company.capped and not company.quota.covers(company.used, size)) or not self._passes(company, size):
             leaf.cause = "cap"
+            self._delicate.add(leaf.shape)
         elif self.rooms.take(size) is None:
             leaf.cause = "room"
             self._found_full(size)
@@ -861,7 +864,7 @@ class Filling:
         if not amounts.memory_mb or amounts_in(amounts).others:
             self._plain = False
         leaf.cause = self._taken(company, leaf, unit, amounts)
-        if starts or leaf.cause == "room":
+        if starts or leaf.cause:
             self._delicate.add(leaf.shape)
         if starts:
             user.marred = True

@@ -231,7 +231,8 @@ def _hold(facts: Facts, where: str, holder: str, amounts: Resources, reason: Hol
 
 def _end_hold(facts: Facts, number: int, holder: str, where: str) -> None:
     app, worker = facts.apps.get(holder), facts.workers.get(where)
-    del facts.holds[number]
+    for executor in facts.holds.pop(number).leaving.values():
+        facts.filling.note(executor.app)  # it counts no longer as held (semantics H3)
     if worker is not None and number in worker.holds:
         before = worker.open_to(None)
         del worker.holds[number]
