@@ -44,7 +44,7 @@ def shown(found: Entitlement) -> dict[str, Any]:
         "entering": sorted(found.entering),
         "overtaking": sorted(found.overtaking),
         "turned away": {
-            user: {need: leaf.app for need, leaf in needs.items()} for user, needs in found.turned_away.items()
+            user: {need: leaf.app for need, leaf in needs.items()} for user, needs in found.turned_away.items() if needs
         },
         "offered": found.offered,
         "companies": {node.name: (node.used, node.drivers) for node in found.companies.values()},
