@@ -32,6 +32,7 @@ from scheduler.rules.stage import sharing as stage
 from scheduler.rules.state.cluster import ClusterState
 from tests.property.given import Cluster
 from tests.property.test_gangs import gang
+from tests.property.test_rounds import settled, wavering
 from tests.property.trees import departments
 
 
@@ -174,6 +175,10 @@ def play(seed: int, *, gangs: bool = False, tree: bool = False) -> None:
             cluster.turn(*commands, after_s=random.choice([0, 1, 30]))
 
 
+FOUND = {"plain": (411,), "gangs in a tree": (300, 413, 462)}
+"""Clusters in which one went on, or was kept, although another one would have been made anew."""
+
+
 @pytest.mark.parametrize("every", [1, 7])
 @pytest.mark.parametrize("kind", ["plain", "gangs", "tree", "gangs in a tree"])
 def test_a_filling_that_goes_on_is_the_one_that_begins_anew(
@@ -182,12 +187,22 @@ def test_a_filling_that_goes_on_is_the_one_that_begins_anew(
     monkeypatch.setattr(fill, "EVERY", every)
     monkeypatch.setattr(fill, "MOST_MARKS", 20)
     compared = Compared(monkeypatch)
-    for seed in range(20):
+    for seed in (*range(20), *FOUND.get(kind, ())):
         play(seed, gangs="gangs" in kind, tree="tree" in kind)
     for how in ("gone on", "held"):
         assert compared.found[how] > 100, "now and then"
         assert ("gang" not in kind) == (compared.found[f"{how} with a gang"] == 0)
         assert ("tree" not in kind) == (compared.found[f"{how} in a tree"] == 0)
+
+
+def test_fillings_go_on_where_apps_of_any_kind_and_workers_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fill, "EVERY", 1)
+    compared = Compared(monkeypatch)
+    for seed in range(4):
+        wavering(seed, mixed=True)
+        settled(seed, large=seed % 2 > 0, backfill=seed > 1)
+    assert compared.found["gone on"] > 20
+    assert compared.found["held"] > 100
 
 
 def test_what_is_kept_of_a_filling_is_what_would_be_found_anew(monkeypatch: pytest.MonkeyPatch) -> None:
