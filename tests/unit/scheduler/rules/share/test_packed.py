@@ -67,10 +67,8 @@ def test_equal_units_are_handed_out_at_once(seed: int) -> None:
 def test_growing_executors_agree_only_with_what_leaves_their_memory() -> None:
     offer, fixed, core = Resources(16, 4096), Resources(2, 1024), Resources(1, 0)
     beside, alone = Counter({core: 14, fixed: 1}), Counter({core: 14})
-    looked = {
-        "w1": AsPlanned(offer, NOTHING, False, offer, Counter({core: 12}), 4096),
-        "w2": AsPlanned(offer, NOTHING, False, offer, Counter({core: 4}), 2048),
-    }
+    seen = AsPlanned(offer, NOTHING, lingers=False, offer=offer, standing=Counter({core: 12}), grown_mb=4096)
+    looked = {"w1": seen, "w2": seen._replace(standing=Counter({core: 4}), grown_mb=2048)}
     assert _matched(offer, [beside, alone], ["w1", "w2"], looked) == {"w1": alone, "w2": beside}
     looked["w2"] = looked["w2"]._replace(grown_mb=4096)
     assert _matched(offer, [beside, alone], ["w2", "w1"], looked) == {"w1": alone, "w2": beside}
