@@ -16,13 +16,15 @@ import click
 
 from fairlog.cli import render
 from fairlog.cli.printed import leave_stdout
-from scheduler.model.errors import TooManyVisits
+from scheduler.model.errors import InvalidCommand, TooManyVisits
 from scheduler.model.text import printable
-from scheduler.store.visits import CHUNK_BYTES, NOT_YET, Call, Reply, VisitCommand
+from scheduler.store.visits import CHUNK_BYTES, MOST_CHUNKS, NOT_YET, Call, Reply, VisitCommand
 
 if TYPE_CHECKING:
     from fairlog.cli.session import Session
 
+Begin = Callable[[], Callable[[Call], Reply]]
+"""Begins a command; gives what carries its input and output."""
 HELD_S = 600
 """How long a task holds a place for a command that has not begun."""
 PAUSE_S = (0.02, 0.3)
@@ -92,33 +94,50 @@ trap 'exit 143' TERM; trap 'exit 130' INT
 until [ -s "$d/.visit" ] || [ $n -ge MOST ]; do n=$((n + 1)); sleep 0.1; done
 while kill -0 "$(cat "$d/.visit")" 2>/dev/null; do sleep 0.1; done
 [ "$(cat "$d/.visited")" != 0 ] || exit 0
-n=0; until [ $n -ge 600 ]; do n=$((n + 1)); sleep 0.1; done
+n=0; until [ $n -ge 600 ]; do n=$((n + 1)); kill -0 "$(cat "$d/.visit")" 2>/dev/null && n=0; sleep 0.1; done
 "$0" "$FAIRLOG_APP_NUMBER"
 exit 1
 """.replace("MOST", str(10 * HELD_S))
 """As `HOLDER`, of each program of a gang: it ends well if its command does, and else whoever visits it ends the app.
-$0 does so a minute after the visitor should have: a gang that goes on begins anew."""
+$0 does so a minute after the visitor is gone: a gang that goes on begins anew."""
+STAYER = r"""
+echo $$ > "${FAIRLOG_SCRATCH:-/tmp}/.visit"
+while :; do sleep 1; done
+"""
+"""A shell's script that tells `EACH_HOLDER` that the visitor is there, after the command has failed."""
 
 
 class _EachVisit:
     """The visit of one of several executors; what it writes is passed on in whole lines."""
 
-    def __init__(self, begin: Callable[[], Callable[[Call], Reply]]) -> None:
-        self._begin = begin
+    def __init__(self, begin: Begin, stay: Begin) -> None:
+        self._begin, self._stay = begin, stay
         self._call = begin()
+        self._stays: Callable[[Call], Reply] | None = None
         self.code: int | None = None
         self.full = False
         self._first = self._after = 0
         self._waiting: list[bytes] = []
+        self._first_given: list[bytes] = []
+        """The first chunks of input: no more are taken from here before the command has begun."""
         self._lines = {b"1": b"", b"2": b""}
+
+    def stay(self) -> None:
+        """Have the program wait, whose command has failed, for those of the others."""
+        with suppress(InvalidCommand):  # then $0 of `EACH_HOLDER` ends the app
+            self._stays = self._stays or self._stay()
+            self._stays(Call())
 
     def exchange(self, given: bytes, *, ended: bool) -> bool:
         """Hand on input, and print what there is of output; whether there was anything."""
         self._waiting += [given] if given else []
+        if given and len(self._first_given) < MOST_CHUNKS:
+            self._first_given.append(given)
         reply = self._call(Call(self._first, tuple(self._waiting), self._after, ended=ended, rows=0, columns=0))
         if reply.error == NOT_YET:
             time.sleep(PAUSE_S[1])
             self._call = self._begin()
+            self._first, self._waiting, self.full = 0, list(self._first_given), False
             return False
         busy = bool(self._waiting or reply.chunks)
         self._first, self._waiting, self.full = self._first + len(self._waiting), [], reply.full
@@ -129,6 +148,8 @@ class _EachVisit:
             render.say(reply.error, error=True)
         if reply.error or reply.exit_code is not None:
             self.code = reply.exit_code or (1 if reply.error else 0)
+            with suppress(InvalidCommand):
+                self._call(Call(leaves=True))  # a company has so many visits, of which this is none any more
             for stream in self._lines:
                 self._pass_on(stream, b"", last=True)
         return busy
@@ -157,7 +178,7 @@ def visit_each(session: Session, app: str, command: Sequence[str], size: int, *,
         look()
         time.sleep(PAUSE_S[1])
     places = [each["executor"] for each in sorted(held, key=lambda each: int(each["rank"]))]
-    lines = [_EachVisit(partial(_begun, session, app, command, terminal=False, place=place)) for place in places]
+    lines = [_each_visit(session, app, command, place) for place in places]
     given, pause_s = _stdin(), PAUSE_S[0]
     while going := [line for line in lines if line.code is None]:
         read = [] if given is None or any(line.full for line in going) else [given]
@@ -165,8 +186,17 @@ def visit_each(session: Session, app: str, command: Sequence[str], size: int, *,
         chunk = os.read(ready[0], CHUNK_BYTES) if ready else b""
         given = None if ready and not chunk else given
         busy = [line.exchange(chunk, ended=given is None) for line in going]
+        for line in lines:
+            if line.code:
+                line.stay()
         pause_s = PAUSE_S[0] if any(busy) else min(PAUSE_S[1], pause_s * 1.3)
     return [line.code or 0 for line in lines]
+
+
+def _each_visit(session: Session, app: str, command: Sequence[str], place: str) -> _EachVisit:
+    staying = wanted(("sh", "-c", STAYER), place, terminal=False)
+    begin = partial(_begun, session, app, command, terminal=False, place=place)
+    return _EachVisit(begin, partial(session.visit, app, staying))
 
 
 def visit_new(session: Session, app: str, command: Sequence[str], *, terminal: bool, look: Callable[[], None]) -> int:

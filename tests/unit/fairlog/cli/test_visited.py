@@ -1,0 +1,117 @@
+"""What `srun -N` runs beside each program of a gang: none loses its input, and none ends those that go on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairlog.cli.visited import EACH_HOLDER, STAYER, visit_each
+from scheduler.model.errors import InvalidCommand
+from scheduler.store.visits import NOT_YET, Call, Reply, VisitCommand
+
+NOBODY = 999_999_999
+"""The number of no process."""
+LAST = "exit 1\n"
+
+
+class Executors:
+    """The executors of a gang, each of which answers calls by a function of what it was given and of the call."""
+
+    def __init__(self, *programs: Callable[[list[bytes], Call], Reply]) -> None:
+        self.programs = programs
+        self.begun: list[tuple[str, bool]] = []
+        self.stayed = 0
+
+    def ask(self, view: str, *, app: str) -> dict[str, Any]:
+        running = [{"executor": str(rank), "rank": rank, "status": "running"} for rank in range(len(self.programs))]
+        return {"view": view, "app": app, "endedAt": None, "executors": running}
+
+    def visit(self, _: str, wanted: VisitCommand) -> Callable[[Call], Reply]:
+        stays = wanted.command[-1] == STAYER
+        self.begun.append((wanted.executor, stays))
+        taken: list[bytes] = []
+        left = False
+
+        def call(said: Call) -> Reply:
+            nonlocal left
+            if left:
+                raise InvalidCommand("the command runs no more")
+            left = said.leaves
+            if stays or left:
+                self.stayed += stays
+                return Reply([])
+            for number, chunk in enumerate(said.chunks, said.first):
+                if number == len(taken):  # as the store does
+                    taken.append(chunk)
+            return self.programs[int(wanted.executor)](taken, said)
+
+        return call
+
+
+def _visit(executors: Executors) -> list[int]:
+    return visit_each(executors, "app-1", ["cat"], len(executors.programs), look=lambda: None)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def _given(monkeypatch: pytest.MonkeyPatch) -> Any:
+    ours, theirs = os.pipe()
+    os.write(theirs, b"a line\n")
+    os.close(theirs)
+    with os.fdopen(ours) as stdin:
+        monkeypatch.setattr("sys.stdin", stdin)
+        yield
+
+
+@pytest.mark.usefixtures("_given")
+def test_input_that_came_before_the_program_began_is_given_to_it(capsysbinary: Any) -> None:
+    calls = 0
+
+    def late(taken: list[bytes], call: Call) -> Reply:
+        nonlocal calls
+        calls += 1
+        if calls <= 4:
+            return Reply([], error=NOT_YET if calls == 4 else "")
+        return Reply([b"1" + each for each in taken], exit_code=0) if call.ended else Reply([])
+
+    assert _visit(Executors(late)) == [0]
+    assert capsysbinary.readouterr().out == b"a line\n"
+
+
+@pytest.mark.usefixtures("_given")
+def test_a_program_that_has_failed_stays_for_as_long_as_the_others_go_on() -> None:
+    calls = 0
+
+    def going(_: list[bytes], __: Call) -> Reply:
+        nonlocal calls
+        calls += 1
+        return Reply([], exit_code=0 if calls > 4 else None)
+
+    executors = Executors(lambda *_: Reply([], exit_code=3), going)
+    assert _visit(executors) == [3, 0]
+    assert executors.begun == [("0", False), ("1", False), ("0", True)]
+    assert executors.stayed >= 4
+
+
+def test_a_program_ends_the_app_a_minute_after_its_visitor_is_gone(tmp_path: Path) -> None:
+    ends, visit = tmp_path / "ends", tmp_path / ".visit"
+    ends.write_text(f"#!/bin/sh\necho $1 > {tmp_path}/ended\n")
+    ends.chmod(0o700)
+    visit.write_text(str(NOBODY))
+    (tmp_path / ".visited").write_text("3\n")
+    slept = "s=$((s + 1)); [ $s != 10 ] || echo $$ > $V; [ $s != 100 ] || echo $NOBODY > $V"
+    script = f"s=0; sleep() {{ {slept}; }}{EACH_HOLDER.removesuffix(LAST)}echo $s; exit 1"
+    env = {
+        **os.environ,
+        "FAIRLOG_SCRATCH": str(tmp_path),
+        "FAIRLOG_APP_NUMBER": "17",
+        "V": str(visit),
+        "NOBODY": str(NOBODY),
+    }
+    done = subprocess.run(["sh", "-c", script, str(ends)], env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, (tmp_path / "ended").read_text()) == (1, "17\n")
+    assert 100 + 590 <= int(done.stdout) <= 100 + 610
