@@ -215,8 +215,8 @@ class SlurmJob:
         failed = [task for task in self.tasks if task["exit_code"]]
         if signals := [number for number in map(signal_that_ended, failed) if number]:
             return 0, max(signals)
-        told = str(self.app["detail"]).rpartition(" ended with exit code ")[2]  # of a gang: its programs are no tasks
-        usual = int(told) if told.isdecimal() else 1
+        _, of_rank, told = str(self.app["detail"]).rpartition(" ended with exit code ")  # programs are no tasks
+        usual = int(told) if of_rank and told.isdecimal() else 1
         return max((task["exit_code"] for task in failed), default=usual if self.state == "FAILED" else 0), 0
 
     @property

@@ -582,6 +582,8 @@ def test_sacct_prints_columns_for_people_and_marks_for_programs() -> None:
     with pytest.raises(SlurmError, match='Invalid field requested: "foo"'):
         sacct.read_fields("foo")
     assert jobs.SlurmJob(app(state="killed", endedAt=3000), []).code == (0, 15)
+    said = {"rank 1 ended with exit code 3": (3, 0), "42": (1, 0)}  # the latter by whoever has ended the app
+    assert {each: jobs.SlurmJob(app(state="failed", endedAt=3000, detail=each), []).code for each in said} == said
     assert sacct.steps_named(["17.0", "17.batch", "18.0", "18", "19_3"]) == {
         "17": {"0", "batch"},
         "18": None,
