@@ -507,10 +507,13 @@ def test_a_job_cancels_and_signals_itself_by_its_pass(slurm: Slurm) -> None:
 
 
 def test_a_task_of_an_array_cancels_itself_and_no_other(slurm: Slurm) -> None:
-    script = "[ $SLURM_ARRAY_TASK_ID = 2 ] || { scancel $SLURM_JOB_ID; sleep 600; }; sleep 1\n"
+    script = (
+        "[ $SLURM_ARRAY_TASK_ID = 2 ] || { scancel $SLURM_JOB_ID; sleep 600; }; until [ -e gone ]; do sleep 0.1; done\n"
+    )
     job = slurm.ok("sbatch", "--parsable", "-a", "1-2", text=BY_PASS + script).strip()
-    wait_until(lambda: slurm.state(f"{job}_2") == "COMPLETED", "the end of the other")
     wait_until(lambda: slurm.state(f"{job}_1").startswith("CANCELLED"), "its own end")
+    (slurm.shell.home / "gone").touch()
+    wait_until(lambda: slurm.state(f"{job}_2") == "COMPLETED", "the end of the other")
 
 
 def test_scontrol_requeues_what_runs_and_says_what_it_does_not(slurm: Slurm) -> None:
