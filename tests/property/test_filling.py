@@ -276,6 +276,49 @@ def test_equal_shares_are_settled_anew_where_a_filling_goes_on(*, tree: bool, mo
     assert compared.found["gone on"]
 
 
+def entered_beside_a_cap() -> None:
+    """An app enters that is handed as much at the same share as one that a cap keeps out, which then makes way."""
+    cluster = Cluster({"reclaim_patience_s": 5}, each_event=False, each_refusal=False)
+    cluster.turn(RegisterCompany(company="capped", part="1/5"), RegisterCompany(company="b", part="1/2", borrow=True))
+    cluster.turn(RegisterWorker(worker="w", node="n", host="h", cores=32, memory_mb=65536))
+    one_each = {
+        "ann-4": "capped",
+        "ann-2": "capped",
+        "bob-4": "capped",
+        "x-4": "b",
+        "y-4": "b",
+        "z-2": "b",
+        "x-4-next": "b",
+    }
+    for app, company in one_each.items():
+        user, cores = app.split("-")[:2]
+        cluster.turn(
+            SubmitApp(
+                app=app,
+                company=company,
+                user=user,
+                command=("true",),
+                cores=int(cores),
+                tasks=100_000,
+                executor_cores=int(cores),
+                executor_memory_mb=256,
+            )
+        )
+    found = sharing.entitlement(cluster.state)
+    assert found.leaves["bob-4"].cause == "cap"
+    assert found.run is not None
+    assert [app for app, _ in found.run.handed][-2:] == ["x-4-next", "ann-2"], "the one that was admitted comes first"
+
+
+def test_a_filling_is_not_kept_where_a_cap_makes_the_place_of_an_equal_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = Compared(monkeypatch)
+    entered_beside_a_cap()
+    monkeypatch.setattr(fill.Filling, "heeds", lambda *_: False)
+    with pytest.raises(AssertionError):
+        entered_beside_a_cap()
+    assert compared.found["held"]
+
+
 def settles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fill.Filling, "was_tied", lambda *_: False)
 

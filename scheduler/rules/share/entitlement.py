@@ -196,7 +196,10 @@ def _holds_for(state: ClusterState, kept: Entitlement, name: str) -> bool:
     entered = app.admitted > 0 and leaf.rank[0] > 0
     if entered and (leaf.cause or name in kept.overtaking or _waits_longer(state, kept, app)):
         return False
-    return now is not None and _is_handed_the_same(leaf, now)
+    if now is None or not _is_handed_the_same(leaf, now):
+        return False
+    ranks_otherwise = entered or now.held != leaf.held
+    return not (ranks_otherwise and leaf.units and kept.run is not None and kept.run.heeds(leaf))
 
 
 def _waits_longer(state: ClusterState, kept: Entitlement, app: App) -> bool:

@@ -827,6 +827,10 @@ class Filling:
             return False
         return level_of(self._of_users, self._of_users, used - amounts, ()) == level
 
+    def heeds(self, leaf: Leaf) -> bool:
+        """Whether it matters at which place among equal shares the demand was handed its units."""
+        return leaf.driver is not NOTHING or leaf.shape in self._delicate
+
     def _hand(self, company: CompanyNode, user: UserNode, leaf: Leaf) -> None:
         size = leaf.size
         if leaf.several:
