@@ -90,11 +90,12 @@ exit $c
 
 EACH_HOLDER = r"""
 d=${FAIRLOG_SCRATCH:-/tmp} n=0
+visited() { [ -s "$d/.visit" ] && kill -0 "$(cat "$d/.visit")" 2>/dev/null; }
 trap 'exit 143' TERM; trap 'exit 130' INT
 until [ -s "$d/.visit" ] || [ $n -ge MOST ]; do n=$((n + 1)); sleep 0.1; done
-while kill -0 "$(cat "$d/.visit")" 2>/dev/null; do sleep 0.1; done
-[ "$(cat "$d/.visited")" != 0 ] || exit 0
-n=0; until [ $n -ge 600 ]; do n=$((n + 1)); kill -0 "$(cat "$d/.visit")" 2>/dev/null && n=0; sleep 0.1; done
+while visited; do sleep 0.1; done
+[ "$(cat "$d/.visited" 2>/dev/null)" != 0 ] || exit 0
+n=0; until [ $n -ge 600 ]; do n=$((n + 1)); ! visited || n=0; sleep 0.1; done
 "$0" "$FAIRLOG_APP_NUMBER"
 exit 1
 """.replace("MOST", str(10 * HELD_S))

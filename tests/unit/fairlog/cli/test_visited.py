@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fairlog.cli.visited import EACH_HOLDER, STAYER, visit_each
+from fairlog.cli.visited import EACH_HOLDER, HELD_S, STAYER, visit_each
 from scheduler.model.errors import InvalidCommand
 from scheduler.store.visits import NOT_YET, Call, Reply, VisitCommand
 
@@ -97,21 +97,28 @@ def test_a_program_that_has_failed_stays_for_as_long_as_the_others_go_on() -> No
     assert executors.stayed >= 4
 
 
-def test_a_program_ends_the_app_a_minute_after_its_visitor_is_gone(tmp_path: Path) -> None:
-    ends, visit = tmp_path / "ends", tmp_path / ".visit"
-    ends.write_text(f"#!/bin/sh\necho $1 > {tmp_path}/ended\n")
+def _held(folder: Path, tenths: str = "") -> subprocess.CompletedProcess[str]:
+    """A program that holds its place, in which each tenth of a second is counted as `s` and not waited for."""
+    ends = folder / "ends"
+    ends.write_text(f"#!/bin/sh\necho $1 > {folder}/ended\n")
     ends.chmod(0o700)
+    script = f"s=0; sleep() {{ s=$((s + 1)); {tenths} }}{EACH_HOLDER.removesuffix(LAST)}echo $s; exit 1"
+    env = {**os.environ, "FAIRLOG_SCRATCH": str(folder), "FAIRLOG_APP_NUMBER": "17"}
+    done = subprocess.run(["sh", "-c", script, str(ends)], env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, (folder / "ended").read_text()) == (1, "17\n")
+    return done
+
+
+def test_a_program_ends_the_app_a_minute_after_its_visitor_is_gone(tmp_path: Path) -> None:
+    visit = tmp_path / ".visit"
     visit.write_text(str(NOBODY))
     (tmp_path / ".visited").write_text("3\n")
-    slept = "s=$((s + 1)); [ $s != 10 ] || echo $$ > $V; [ $s != 100 ] || echo $NOBODY > $V"
-    script = f"s=0; sleep() {{ {slept}; }}{EACH_HOLDER.removesuffix(LAST)}echo $s; exit 1"
-    env = {
-        **os.environ,
-        "FAIRLOG_SCRATCH": str(tmp_path),
-        "FAIRLOG_APP_NUMBER": "17",
-        "V": str(visit),
-        "NOBODY": str(NOBODY),
-    }
-    done = subprocess.run(["sh", "-c", script, str(ends)], env=env, capture_output=True, text=True, check=False)
-    assert (done.returncode, (tmp_path / "ended").read_text()) == (1, "17\n")
+    done = _held(tmp_path, f"[ $s != 10 ] || echo $$ > {visit}; [ $s != 100 ] || echo {NOBODY} > {visit};")
     assert 100 + 590 <= int(done.stdout) <= 100 + 610
+    assert done.stderr == ""
+
+
+def test_a_program_that_nobody_visits_ends_the_app_and_says_little(tmp_path: Path) -> None:
+    done = _held(tmp_path)
+    assert int(done.stdout) == 10 * HELD_S + 600
+    assert done.stderr == ""
