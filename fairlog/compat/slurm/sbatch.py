@@ -490,7 +490,8 @@ def parts_without_effect(asked: SbatchOptions) -> list[str]:
     mails = {part.strip().upper() for part in (asked.get("mail-type") or "").split(",")} - {"NONE", ""}
     unsent = mails - _ENDS if mails & _ENDS or "mail-user" not in asked else set()  # else nobody is told, as is said
     asks = any(name in asked for name in _MEMORIES)
-    small = asks and memory_of(asked, *processes_of(asked)) is None
+    tasks, per_task = processes_of(asked)
+    small = asks and memory_of(asked, shares(tasks, nodes_of(asked))[0], per_task) is None
     found = [f"less memory than {_LEAST_MB} MiB, in which no program starts"] if small else []
     found += [f"the type {each[:40]} of resources (--constraint chooses workers by their labels)" for each in types]
     found += [f"{','.join(sorted(unsent))[:80]} of --mail-type (the end is told)"] if unsent else []

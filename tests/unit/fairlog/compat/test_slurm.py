@@ -284,6 +284,7 @@ def test_parts_of_values_that_have_no_effect_are_named() -> None:
         ("--mail-type=BEGIN,END", "--mail-user=ann@example.org"): "BEGIN of --mail-type (the end is told)",
         ("--mail-type=BEGIN",): "BEGIN of --mail-type (the end is told)",
         ("--mem-per-cpu=7", "-c", "4"): "less memory than 32 MiB, in which no program starts",
+        ("--mem-per-cpu=20", "-N", "2"): "less memory than 32 MiB, in which no program starts",
         ("--nice=-5000",): "what of --nice=-5000 is beyond 1000",
         ("-N", "1", "-n", "4", "--ntasks-per-node=2"): "--ntasks-per-node, of which --nodes has fewer than --ntasks",
         ("--signal=R:USR1",): "the R of --signal (nothing is reserved by name)",
