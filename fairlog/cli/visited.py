@@ -16,7 +16,7 @@ import click
 
 from fairlog.cli import render
 from fairlog.cli.printed import leave_stdout
-from scheduler.model.errors import InvalidCommand, TooManyVisits
+from scheduler.model.errors import CommandRejected, InvalidCommand, TooManyVisits
 from scheduler.model.text import printable
 from scheduler.store.visits import CHUNK_BYTES, MOST_CHUNKS, NOT_YET, Call, Reply, VisitCommand
 
@@ -115,6 +115,8 @@ class _EachVisit:
         self._begin, self._stay = begin, stay
         self._call = begin()
         self._stays: Callable[[Call], Reply] | None = None
+        self._may_stay = True
+        """Whether its executor has not been found to be gone."""
         self.code: int | None = None
         self.full = False
         self._first = self._after = 0
@@ -124,10 +126,16 @@ class _EachVisit:
         self._lines = {b"1": b"", b"2": b""}
 
     def stay(self) -> None:
-        """Have the program wait, whose command has failed, for those of the others."""
-        with suppress(InvalidCommand):  # then $0 of `EACH_HOLDER` ends the app
+        """Have the program wait, whose command has failed, for those of the others, if it is there."""
+        if not (self.code and self._may_stay):
+            return
+        try:
             self._stays = self._stays or self._stay()
             self._stays(Call())
+        except TooManyVisits:
+            pass  # one may end in time
+        except CommandRejected:
+            self._may_stay = False
 
     def exchange(self, given: bytes, *, ended: bool) -> bool:
         """Hand on input, and print what there is of output; whether there was anything."""
@@ -188,8 +196,7 @@ def visit_each(session: Session, app: str, command: Sequence[str], size: int, *,
         given = None if ready and not chunk else given
         busy = [line.exchange(chunk, ended=given is None) for line in going]
         for line in lines:
-            if line.code:
-                line.stay()
+            line.stay()
         pause_s = PAUSE_S[0] if any(busy) else min(PAUSE_S[1], pause_s * 1.3)
     return [line.code or 0 for line in lines]
 

@@ -26,6 +26,8 @@ class Executors:
         self.programs = programs
         self.begun: list[tuple[str, bool]] = []
         self.stayed = 0
+        self.gone = ""
+        """An executor that has ended with its command."""
 
     def ask(self, view: str, *, app: str) -> dict[str, Any]:
         running = [{"executor": str(rank), "rank": rank, "status": "running"} for rank in range(len(self.programs))]
@@ -34,6 +36,8 @@ class Executors:
     def visit(self, _: str, wanted: VisitCommand) -> Callable[[Call], Reply]:
         stays = wanted.command[-1] == STAYER
         self.begun.append((wanted.executor, stays))
+        if stays and wanted.executor == self.gone:
+            raise InvalidCommand("the app has no such executor now")
         taken: list[bytes] = []
         left = False
 
@@ -83,7 +87,8 @@ def test_input_that_came_before_the_program_began_is_given_to_it(capsysbinary: A
 
 
 @pytest.mark.usefixtures("_given")
-def test_a_program_that_has_failed_stays_for_as_long_as_the_others_go_on() -> None:
+@pytest.mark.parametrize("gone", ["", "0"])
+def test_a_program_that_has_failed_stays_for_as_long_as_the_others_go_on(gone: str) -> None:
     calls = 0
 
     def going(_: list[bytes], __: Call) -> Reply:
@@ -92,9 +97,10 @@ def test_a_program_that_has_failed_stays_for_as_long_as_the_others_go_on() -> No
         return Reply([], exit_code=0 if calls > 4 else None)
 
     executors = Executors(lambda *_: Reply([], exit_code=3), going)
+    executors.gone = gone
     assert _visit(executors) == [3, 0]
     assert executors.begun == [("0", False), ("1", False), ("0", True)]
-    assert executors.stayed >= 4
+    assert executors.stayed == (0 if gone else 5)
 
 
 def _held(folder: Path, tenths: str = "") -> subprocess.CompletedProcess[str]:
