@@ -18,7 +18,7 @@ from fairlog.cli import render
 from fairlog.cli.printed import leave_stdout
 from scheduler.model.errors import CommandRejected, InvalidCommand, TooManyVisits
 from scheduler.model.text import printable
-from scheduler.store.visits import CHUNK_BYTES, MOST_CHUNKS, NOT_YET, Call, Reply, VisitCommand
+from scheduler.store.visits import CHUNK_BYTES, MOST_CHUNKS, MOST_WORDS, NOT_YET, Call, Reply, VisitCommand
 
 if TYPE_CHECKING:
     from fairlog.cli.session import Session
@@ -44,7 +44,15 @@ def is_terminal(*, asked: bool | None) -> bool:
 
 
 def wanted(command: Sequence[str], place: str, *, terminal: bool, reason: str = "") -> VisitCommand:
-    """The command in the cell of the executor with that id, "" = the first one; in a terminal of this one's size."""
+    """The command in the cell of the executor with that id, "" = the first one; in a terminal of this one's size.
+
+    Raises: InvalidCommand if it has too many words.
+    """
+    if len(command) > MOST_WORDS:
+        raise InvalidCommand(
+            f"a command beside a task has at most {MOST_WORDS} words, and this one {len(command)} with what starts it; "
+            "write it into a script"
+        )
     size = shutil.get_terminal_size() if terminal else None
     return VisitCommand(
         tuple(command),
@@ -54,6 +62,11 @@ def wanted(command: Sequence[str], place: str, *, terminal: bool, reason: str = 
         columns=size.columns if size else 0,
         reason=reason,
     )
+
+
+def beside(command: Sequence[str]) -> tuple[str, ...]:
+    """What runs the command beside the task, or program, that holds a place for it."""
+    return ("sh", "-c", VISITOR, "fairlog", *command)
 
 
 def carry(call: Callable[[Call], Reply], *, terminal: bool, stdin: bool | None) -> int:
@@ -229,7 +242,7 @@ def _begun(
     Raises: TooManyVisits if none does for as long as the task holds the place.
     """
     due_s = time.monotonic() + HELD_S
-    asked = wanted(("sh", "-c", VISITOR, "fairlog", *command), place, terminal=terminal)
+    asked = wanted(beside(command), place, terminal=terminal)
     told = False
     while True:
         try:

@@ -37,6 +37,8 @@ MANY_CHUNKS = MOST_CHUNKS // 4
 REPORT_BYTES = 180_000
 """The most bytes of chunks in a report: an API server takes a request of 256 KiB, where they are in base64."""
 MOST_VISITS = 32
+MOST_WORDS = 1000
+"""The most words of a command."""
 _COUNT = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 _SIZE = Annotated[int, msgspec.Meta(ge=0, le=10_000)]
 _CHUNK = Annotated[bytes, msgspec.Meta(max_length=CHUNK_BYTES + 1)]
@@ -75,7 +77,7 @@ class VisitCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     With `rows`, it runs in a terminal of that size and of the type `term`.
     """
 
-    command: Annotated[tuple[_WORD, ...], msgspec.Meta(min_length=1, max_length=1000)]
+    command: Annotated[tuple[_WORD, ...], msgspec.Meta(min_length=1, max_length=MOST_WORDS)]
     executor: Annotated[str, msgspec.Meta(max_length=200)] = ""
     term: Annotated[str, msgspec.Meta(max_length=64)] = ""
     rows: _SIZE = 0

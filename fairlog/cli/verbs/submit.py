@@ -62,7 +62,7 @@ from fairlog.efficiency import part, peak, percent
 from fairlog.engines.mpi_node import KEY
 from scheduler.model.arrays import index_of, indexes, preferences, written
 from scheduler.model.commands import FinishApp, KillApp, SubmitApp, check_variables, needs_all
-from scheduler.model.errors import CommandRejected, InvalidCommand
+from scheduler.model.errors import CommandRejected, FairlogError, InvalidCommand
 from scheduler.model.outputs import OpenMode
 from scheduler.model.resources import size_text
 from scheduler.model.staged import FILES, MOST_BYTES, SCRIPT, digest_of, packed, script_value
@@ -709,6 +709,7 @@ def _run_beside(session: Session, request: SubmitApp, secrets: Mapping[str, str]
             "redirect its output here"
         )
     terminal = tty and visited.is_terminal(asked=True)
+    visited.wanted(visited.beside(request.command), "", terminal=False)  # refused before anything is submitted
     held = replace(request, command=("sh", "-c", visited.HOLDER))
     with _signals() as stopped:
         answer = _send(session, held, secrets)
@@ -719,7 +720,8 @@ def _run_beside(session: Session, request: SubmitApp, secrets: Mapping[str, str]
             from fairlog.cli.waiting import Reasons, wait_for  # noqa: PLC0415 (loads RQ, while the app begins)
 
             look = Reasons(session, held.app).look
-            code = visited.visit_new(session, held.app, request.command, terminal=terminal, look=look)
+            with _killed_if_refused(session, held.app):
+                code = visited.visit_new(session, held.app, request.command, terminal=terminal, look=look)
             wait_for(session, held.app, answer.seq, quiet=quiet)
         except _Stopped as stop:
             _kill(session, held.app)
@@ -733,6 +735,7 @@ def _run_beside_each(session: Session, request: SubmitApp, secrets: Mapping[str,
     """Run the command once beside each program of a gang, for srun; the app ends with them, and never begins anew."""
     from fairlog.cli import visited  # noqa: PLC0415 (few need it)
 
+    visited.wanted(visited.beside(request.command), "", terminal=False)  # refused before anything is submitted
     held = replace(request, command=("sh", "-c", visited.EACH_HOLDER, ended_by))
     with _signals() as stopped:
         answer = _send(session, held, secrets)
@@ -741,7 +744,8 @@ def _run_beside_each(session: Session, request: SubmitApp, secrets: Mapping[str,
             from fairlog.cli.waiting import Reasons, wait_for  # noqa: PLC0415 (loads RQ, while the app begins)
 
             look = Reasons(session, held.app).look
-            codes = visited.visit_each(session, held.app, request.command, held.executor_limit or 1, look=look)
+            with _killed_if_refused(session, held.app):
+                codes = visited.visit_each(session, held.app, request.command, held.executor_limit or 1, look=look)
             if failed := [f"rank {rank} ended with exit code {code}" for rank, code in enumerate(codes) if code]:
                 with suppress(CommandRejected):  # it has ended meanwhile
                     session.send(FinishApp(app=held.app, outcome="failed", detail=failed[0]))
@@ -1028,13 +1032,24 @@ def _signals() -> Iterator[_Signals]:
             signal.signal(number, handler)
 
 
-def _kill(session: Session, app: str) -> None:
+@contextmanager
+def _killed_if_refused(session: Session, app: str) -> Iterator[None]:
+    """Kill the app if the command beside it is refused: it would hold its place for that for minutes."""
+    try:
+        yield
+    except FairlogError:
+        with suppress(FairlogError):
+            _kill(session, app, "its command was refused")
+        raise
+
+
+def _kill(session: Session, app: str, reason: str = "interrupted") -> None:
     """Kill the app over a connection of its own; the other one may be in the middle of an answer."""
     from fairlog.cli.session import opened  # noqa: PLC0415 (as the decorator does)
 
     other = opened(session.target)
     try:
-        other.send(KillApp(app=app, reason="interrupted"))
+        other.send(KillApp(app=app, reason=reason))
     except CommandRejected:
         return  # it has ended meanwhile
     finally:

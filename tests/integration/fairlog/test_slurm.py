@@ -857,6 +857,18 @@ def test_srun_runs_a_program_on_several_nodes_at_once(slurm: Slurm) -> None:
     assert accounted == "FAILED|3:0\n", "it has begun once"
 
 
+@pytest.mark.parametrize("nodes", ["1", "2"])
+def test_srun_whose_command_is_refused_leaves_no_job_behind(slurm: Slurm, nodes: str) -> None:
+    jobs = slurm.ok("sacct", "-X", "-n", "-P", "-a", "-o", "JobID")
+    long = slurm.run("srun", "-N", nodes, "echo", *["word"] * 1200)
+    assert (long.code, long.out, len(long.err.splitlines())) == (1, "", 1)
+    assert long.err.startswith("srun: error: a command beside a task has at most 1000 words, and this one 12")
+    assert slurm.ok("sacct", "-X", "-n", "-P", "-a", "-o", "JobID") == jobs
+    large = slurm.run("srun", "-N", nodes, "-J", "large", "echo", "x" * 70_000)
+    assert (large.code, large.out) == (1, "")
+    wait_until(lambda: slurm.ok("squeue", "-h", "-n", "large") == "", "its end")
+
+
 def test_a_job_on_several_nodes_ends_with_its_srun(slurm: Slurm) -> None:
     words = [str(slurm.folder / "srun"), "-J", "lasting", "-N", "2", "sleep", "600"]
     with subprocess.Popen(words, env=slurm.env, cwd=slurm.shell.home, stderr=subprocess.DEVNULL) as begun:
