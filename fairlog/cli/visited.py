@@ -126,7 +126,8 @@ class _EachVisit:
 
     def __init__(self, begin: Begin, stay: Begin) -> None:
         self._begin, self._stay = begin, stay
-        self._call = begin()
+        self._call: Callable[[Call], Reply] | None = None
+        self._due_s, self._next_s = time.monotonic() + HELD_S, 0.0
         self._stays: Callable[[Call], Reply] | None = None
         self._may_stay = True
         """Whether its executor has not been found to be gone."""
@@ -155,10 +156,13 @@ class _EachVisit:
         self._waiting += [given] if given else []
         if given and len(self._first_given) < MOST_CHUNKS:
             self._first_given.append(given)
-        reply = self._call(Call(self._first, tuple(self._waiting), self._after, ended=ended, rows=0, columns=0))
+        if (line := self._begun()) is None:
+            self.full = True
+            return False
+        reply = line(Call(self._first, tuple(self._waiting), self._after, ended=ended, rows=0, columns=0))
         if reply.error == NOT_YET:
             time.sleep(PAUSE_S[1])
-            self._call = self._begin()
+            self._call = None
             self._first, self._waiting, self.full = 0, list(self._first_given), False
             return False
         busy = bool(self._waiting or reply.chunks)
@@ -171,10 +175,27 @@ class _EachVisit:
         if reply.error or reply.exit_code is not None:
             self.code = reply.exit_code or (1 if reply.error else 0)
             with suppress(InvalidCommand):
-                self._call(Call(leaves=True))  # a company has so many visits, of which this is none any more
+                line(Call(leaves=True))  # a company has so many visits, of which this is none any more
             for stream in self._lines:
                 self._pass_on(stream, b"", last=True)
         return busy
+
+    def _begun(self) -> Callable[[Call], Reply] | None:
+        """What carries input and output; None while others have as many visits as there may be, and are called on.
+
+        Raises: TooManyVisits once no place is held any more.
+        """
+        now_s = time.monotonic()
+        if self._call is None and now_s >= self._next_s:
+            try:
+                self._call = self._begin()
+            except TooManyVisits as error:
+                if now_s >= self._due_s:
+                    raise
+                if not self._next_s:
+                    render.say(f"note: {error}; waiting for that")
+                self._next_s = now_s + 1
+        return self._call
 
     def _pass_on(self, stream: bytes, text: bytes, *, last: bool = False) -> None:
         whole, newline, rest = (self._lines[stream] + text).rpartition(b"\n")
@@ -216,8 +237,8 @@ def visit_each(session: Session, app: str, command: Sequence[str], size: int, *,
 
 def _each_visit(session: Session, app: str, command: Sequence[str], place: str) -> _EachVisit:
     staying = wanted(("sh", "-c", STAYER), place, terminal=False)
-    begin = partial(_begun, session, app, command, terminal=False, place=place)
-    return _EachVisit(begin, partial(session.visit, app, staying))
+    asked = wanted(beside(command), place, terminal=False)
+    return _EachVisit(partial(session.visit, app, asked), partial(session.visit, app, staying))
 
 
 def visit_new(session: Session, app: str, command: Sequence[str], *, terminal: bool, look: Callable[[], None]) -> int:
@@ -234,15 +255,13 @@ def visit_new(session: Session, app: str, command: Sequence[str], *, terminal: b
     return carry(_begun(session, app, command, terminal=terminal), terminal=terminal, stdin=True)
 
 
-def _begun(
-    session: Session, app: str, command: Sequence[str], *, terminal: bool, place: str = ""
-) -> Callable[[Call], Reply]:
-    """Begin the command, in the executor of that id, "" = the first; not before another one has ended if it must wait.
+def _begun(session: Session, app: str, command: Sequence[str], *, terminal: bool) -> Callable[[Call], Reply]:
+    """Begin the command; not before another one has ended if it must wait.
 
     Raises: TooManyVisits if none does for as long as the task holds the place.
     """
     due_s = time.monotonic() + HELD_S
-    asked = wanted(beside(command), place, terminal=terminal)
+    asked = wanted(beside(command), "", terminal=terminal)
     told = False
     while True:
         try:

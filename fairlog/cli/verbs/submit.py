@@ -734,8 +734,14 @@ def _run_beside(session: Session, request: SubmitApp, secrets: Mapping[str, str]
 def _run_beside_each(session: Session, request: SubmitApp, secrets: Mapping[str, str], *, ended_by: str) -> int:
     """Run the command once beside each program of a gang, for srun; the app ends with them, and never begins anew."""
     from fairlog.cli import visited  # noqa: PLC0415 (few need it)
+    from scheduler.store.visits import MOST_VISITS  # noqa: PLC0415 (likewise)
 
     visited.wanted(visited.beside(request.command), "", terminal=False)  # refused before anything is submitted
+    if (nodes := request.executor_limit or 1) > MOST_VISITS:
+        raise InvalidCommand(
+            f"srun runs on at most {MOST_VISITS} nodes, not {nodes}; give fewer, or start what is to run on more with "
+            f"`fairlog submit --gang --executor-program --executors {nodes} -- CMD`"
+        )
     held = replace(request, command=("sh", "-c", visited.EACH_HOLDER, ended_by))
     with _signals() as stopped:
         answer = _send(session, held, secrets)
@@ -745,7 +751,7 @@ def _run_beside_each(session: Session, request: SubmitApp, secrets: Mapping[str,
 
             look = Reasons(session, held.app).look
             with _killed_if_refused(session, held.app):
-                codes = visited.visit_each(session, held.app, request.command, held.executor_limit or 1, look=look)
+                codes = visited.visit_each(session, held.app, request.command, nodes, look=look)
             if failed := [f"rank {rank} ended with exit code {code}" for rank, code in enumerate(codes) if code]:
                 with suppress(CommandRejected):  # it has ended meanwhile
                     session.send(FinishApp(app=held.app, outcome="failed", detail=failed[0]))

@@ -864,6 +864,7 @@ def test_srun_whose_command_is_refused_leaves_no_job_behind(slurm: Slurm, nodes:
     assert (long.code, long.out, len(long.err.splitlines())) == (1, "", 1)
     assert long.err.startswith("srun: error: a command beside a task has at most 1000 words, and this one 12")
     assert slurm.ok("sacct", "-X", "-n", "-P", "-a", "-o", "JobID") == jobs
+    assert "srun runs on at most 32 nodes, not 33; give fewer" in slurm.run("srun", "-N", "33", "true").err
     large = slurm.run("srun", "-N", nodes, "-J", "large", "echo", "x" * 70_000)
     assert (large.code, large.out) == (1, "")
     wait_until(lambda: slurm.ok("squeue", "-h", "-n", "large") == "", "its end")

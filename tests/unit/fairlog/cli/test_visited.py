@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fairlog.cli.visited import EACH_HOLDER, HELD_S, STAYER, visit_each
-from scheduler.model.errors import InvalidCommand
+from scheduler.model.errors import InvalidCommand, TooManyVisits
 from scheduler.store.visits import NOT_YET, Call, Reply, VisitCommand
 
 NOBODY = 999_999_999
@@ -101,6 +101,31 @@ def test_a_program_that_has_failed_stays_for_as_long_as_the_others_go_on(gone: s
     assert _visit(executors) == [3, 0]
     assert executors.begun == [("0", False), ("1", False), ("0", True)]
     assert executors.stayed == (0 if gone else 5)
+
+
+@pytest.mark.usefixtures("_given")
+def test_programs_that_have_begun_are_called_on_while_another_may_not_begin_yet(
+    capsysbinary: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = 0
+
+    def first(_: list[bytes], __: Call) -> Reply:
+        nonlocal calls
+        calls += 1
+        return Reply([], exit_code=0 if calls > 4 else None)
+
+    executors = Executors(first, lambda taken, _: Reply([b"1" + each for each in taken], exit_code=0))
+    begin = executors.visit
+
+    def full(app: str, wanted: VisitCommand) -> Callable[[Call], Reply]:
+        if wanted.executor == "1" and calls <= 4:
+            raise TooManyVisits("there are enough")
+        return begin(app, wanted)
+
+    monkeypatch.setattr(executors, "visit", full)
+    assert _visit(executors) == [0, 0]
+    told = capsysbinary.readouterr()
+    assert (told.out, told.err) == (b"a line\n", b"note: there are enough; waiting for that\n")
 
 
 def _held(folder: Path, tenths: str = "") -> subprocess.CompletedProcess[str]:
