@@ -724,9 +724,7 @@ def _run_beside(session: Session, request: SubmitApp, secrets: Mapping[str, str]
                 code = visited.visit_new(session, held.app, request.command, terminal=terminal, look=look)
             wait_for(session, held.app, answer.seq, quiet=quiet)
         except _Stopped as stop:
-            _kill(session, held.app)
-            _wait(session, held, answer.seq, shown=True)
-            return 128 + stop.number
+            return _ended_by(session, held, answer.seq, stop.number)
         else:
             return code
 
@@ -757,9 +755,7 @@ def _run_beside_each(session: Session, request: SubmitApp, secrets: Mapping[str,
                     session.send(FinishApp(app=held.app, outcome="failed", detail=failed[0]))
             wait_for(session, held.app, answer.seq, quiet=True)
         except _Stopped as stop:
-            _kill(session, held.app)
-            _wait(session, held, answer.seq, shown=True)
-            return 128 + stop.number
+            return _ended_by(session, held, answer.seq, stop.number)
         else:
             return max(codes)
 
@@ -1017,6 +1013,13 @@ class _Signals:
     due: bool = False
     kept: int = 0
     """A signal that came before that."""
+
+
+def _ended_by(session: Session, held: SubmitApp, seq: int, signal_number: int) -> int:
+    """Kill the app for a signal that this process got, and wait until it has ended; the exit code."""
+    _kill(session, held.app)
+    _wait(session, held, seq, shown=True)
+    return 128 + signal_number
 
 
 @contextmanager
