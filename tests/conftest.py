@@ -18,6 +18,7 @@ from hypothesis import settings
 from redis import Redis
 
 from fairlog.local.store import EmbeddedStore, bundled_server
+from scheduler.service.advice import DATA_VARIABLE
 from tests.integration.servers import Servers
 
 REDIS_SERVER = shutil.which("redis-server")
@@ -37,6 +38,13 @@ def _tests_folders_are_shown_to_tasks(tmp_path_factory: pytest.TempPathFactory) 
     """Tasks in cells tell tests what they do by files in their folders."""
     os.environ["FAIRLOG_SHARE"] = f"{tmp_path_factory.getbasetemp()}:rw"
     os.environ["FAIRLOG_UNSAFE_PLAIN"] = "1"  # where cells do not work, tests run as root nevertheless
+
+
+@pytest.fixture(autouse=True)
+def _no_folder_is_advised() -> Iterator[None]:
+    """A verb that is called in this process leaves the data folder that was typed for those who speak after it."""
+    yield
+    os.environ.pop(DATA_VARIABLE, None)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
