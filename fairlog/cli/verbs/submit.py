@@ -717,7 +717,8 @@ def _run_beside(session: Session, request: SubmitApp, secrets: Mapping[str, str]
             if not quiet:
                 render.say(f"{held.app} submitted")
             stopped.due = True
-            from fairlog.cli.waiting import Reasons, wait_for  # noqa: PLC0415 (loads RQ, while the app begins)
+            with _held_back():
+                from fairlog.cli.waiting import Reasons, wait_for  # noqa: PLC0415 (loads RQ, while the app begins)
 
             look = Reasons(session, held.app).look
             with _killed_if_refused(session, held.app):
@@ -745,7 +746,8 @@ def _run_beside_each(session: Session, request: SubmitApp, secrets: Mapping[str,
         answer = _send(session, held, secrets)
         try:
             stopped.due = True
-            from fairlog.cli.waiting import Reasons, wait_for  # noqa: PLC0415 (loads RQ, while the app begins)
+            with _held_back():
+                from fairlog.cli.waiting import Reasons, wait_for  # noqa: PLC0415 (loads RQ, while the app begins)
 
             look = Reasons(session, held.app).look
             with _killed_if_refused(session, held.app):
@@ -1013,6 +1015,17 @@ class _Signals:
     due: bool = False
     kept: int = 0
     """A signal that came before that."""
+
+
+@contextmanager
+def _held_back() -> Iterator[None]:
+    """Signals that end a process come after this: a module that one interrupts could not be used any more."""
+    numbers = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+    signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
 
 
 def _ended_by(session: Session, held: SubmitApp, seq: int, signal_number: int) -> int:
