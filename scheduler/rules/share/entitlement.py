@@ -218,14 +218,11 @@ def _is_handed_the_same(leaf: Leaf, now: Leaf) -> bool:
     """Whether a demand is as it was, and wins and loses the same ties (semantics H3).
 
     Of equal shares a unit stays with who holds it: those that were handed out are held no less. One that dropped out is
-    held as it was: others of the same share come before it, and after it others of its user. So is a gang: what else
-    has as much may be of other executors, and the plan packs them in the order of the filling.
+    held as it was: others of the same share come before it, and after it others of its user.
     """
     if (now.size, now.most, now.least) != (leaf.size, leaf.most, leaf.least):
         return False
     units = leaf.units
-    if leaf.gang and (now.held >= units) != (leaf.held >= units):
-        return False
     return (
         (now.driver, now.alone) == (leaf.driver, leaf.alone)
         and min(now.held, units) >= min(leaf.held, units)
