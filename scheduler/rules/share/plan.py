@@ -210,9 +210,9 @@ def _matched(
                 content = contents[equal[-1]]
                 fits = not grown_mb or grown_mb <= _beside_mb(offer, content)
                 agree = [
-                    (size.cores, min(units, content[size])) for size, units in there.items() if fits or size.memory_mb
+                    size.cores * min(units, content[size]) for size, units in there.items() if fits or size.memory_mb
                 ]
-                by_cores[-sum([cores * units for cores, units in agree])].append(equal)
+                by_cores[-sum(agree)].append(equal)
             agreeing[kind] = sorted(by_cores.items(), key=_first)
         choices = agreeing[kind]
         turns.append((choices[0][0], name, 0, choices))
