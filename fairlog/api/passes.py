@@ -16,15 +16,13 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import structs
 
-from scheduler.model.commands import CancelTask, FinishApp, KillApp, RequeueApp, ScaleApp, SignalApp, SubmitApp
+from scheduler.model.commands import BY_WHAT_RUNS, FinishApp, ScaleApp, SubmitApp
 from scheduler.model.errors import NotAllowed, NotAuthenticated
 from scheduler.model.sender import By, Role, worker_sender
 from scheduler.service.grant_tokens import parts_of, signed_text
 from scheduler.store.framing import framed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from scheduler.model.commands import Command
     from scheduler.rules.state.cluster import ClusterState
     from scheduler.service.keyring import Keyring
@@ -34,12 +32,7 @@ MAIL_ROUTES = frozenset({"publish", "message"})
 """Routes of the mailbox of an app."""
 SEEN_ROUTES = MAIL_ROUTES | {"app", "apps"}
 """What runs in an executor may ask for in the name of its user, of its own app alone."""
-_OWN: Mapping[type[Command], str] = {
-    KillApp: "killApp",
-    SignalApp: "signalApp",
-    CancelTask: "cancelTask",
-    RequeueApp: "requeueApp",
-}
+_OWN = {each: each.__name__[0].lower() + each.__name__[1:] for each in BY_WHAT_RUNS}
 """What it may have done to its own app, and the routes of that: nothing by which anything more would run."""
 OWN_ROUTES = SEEN_ROUTES | frozenset(_OWN.values())
 """What it may ask for, of its own app."""
@@ -115,7 +108,7 @@ class Pass(msgspec.Struct, frozen=True, array_like=True):
             self._check_user(command.company, command.user)
         elif isinstance(command, ScaleApp | FinishApp):
             self.check(state, "commands", command.app)
-        elif self.mail and isinstance(command, CancelTask | KillApp | RequeueApp | SignalApp):
+        elif self.mail and isinstance(command, BY_WHAT_RUNS):
             self.check(state, _OWN[type(command)], command.app)
         else:
             self.check(state, type(command).__name__, None)

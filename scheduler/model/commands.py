@@ -732,6 +732,8 @@ _SAID: dict[type[Any], str] = {
 """Command -> its field in which people say why."""
 WITH_REASON = KillApp, SignalApp, CancelTask, RequeueApp
 """The commands for which operators state a reason."""
+BY_WHAT_RUNS = KillApp, SignalApp, CancelTask, RequeueApp
+"""What may be done to an app in the name of the worker on which something of it runs (semantics X4, X6)."""
 _DISPLAY = frozenset({AddAccount, ChangeAccount})
 _ENDS = frozenset({EndedExecutor, EndedDriver})
 _NOTHING = Private()

@@ -159,8 +159,7 @@ def asked(  # noqa: C901 - one case a kind of command
             company, _, user = by.account.partition("/")  # an unknown app is refused as such
             subject = Subject(company, user) if app is None else Subject(app.spec.company, app.spec.user)
     if by.role == "worker":
-        of_what_runs = isinstance(command, commands.WITH_REASON)  # semantics X4
-        own = of_what_runs or isinstance(command, commands.DrainWorker | commands.RemoveWorker)
+        own = isinstance(command, (commands.DrainWorker, commands.RemoveWorker, *commands.BY_WHAT_RUNS))
         well_again = isinstance(command, commands.UndrainWorker) and command.unwell  # semantics W11
         verb = "work" if own or well_again else verb
         if verb == "work":
@@ -285,9 +284,7 @@ def _worker_of(state: ClusterState, command: Command, by: By) -> str:
     if isinstance(command, commands.ReportBacklog):
         held = state.executors.get(command.executor)
         return "" if held is None else held.worker
-    if isinstance(
-        command, commands.EndApp | commands.KillApp | commands.SignalApp | commands.CancelTask | commands.RequeueApp
-    ):
+    if isinstance(command, (commands.EndApp, *commands.BY_WHAT_RUNS)):
         app = state.apps.get(command.app)
         own = by.account.partition("/")[2]
         return own if app is None or app.ended is not None or _runs_on(app, own) else ""
