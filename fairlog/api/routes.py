@@ -168,7 +168,7 @@ _SHOWN: dict[str, Any] = {
 """View -> what it shows, or an item of it."""
 
 
-def _see(view: str, text: str, *, many: bool = False, more: tuple[Param, ...] = ()) -> Route:
+def _see(view: str, text: str, *, many: bool = False, more: tuple[Param, ...] = (), app_in: str = "") -> Route:
     page = (_CURSOR, _UP_TO if view == "apps" else _LIMIT) if many else ()
     return Route(
         "GET",
@@ -180,6 +180,7 @@ def _see(view: str, text: str, *, many: bool = False, more: tuple[Param, ...] = 
         view=view,
         shows=_SHOWN[view],
         params=(_AT, AFTER, _FRESH, *page, *more, _SEEN),
+        app_in=app_in,
     )
 
 
@@ -513,7 +514,8 @@ ROUTES: tuple[Route, ...] = (
             Param("tasks", _FLAG, "Tell also the states of its tasks, as `taskStates`."),
             _REASON,
         ),
-    )._replace(app_in="ids"),
+        app_in="ids",
+    ),
     _see("app", "An app with its executors.", more=(_REASON,)),
     Route(
         "GET",

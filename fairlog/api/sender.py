@@ -47,8 +47,6 @@ TOLD_RATE, TOLD_BURST = 1 / 30, 5.0
 log tells of attempts, and of no flood of them."""
 LONG_WAIT_S = 2.0
 """How long the end of the log is waited for where this server is behind it."""
-
-
 ATTEMPT = "attempt"
 """The kind of a submission that the master only hears of: no app is of it."""
 
