@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -10,7 +10,7 @@ from fairlog.cli import render
 from scheduler.model.errors import CommandRejected, FairlogError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from fairlog.cli.session import Session
     from scheduler.model.commands import Command
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
 class NotListed(FairlogError):
     """One of several names is none of those that a verb could act on."""
 
-    def __init__(self, what: str, name: str, lists: str) -> None:
+    def __init__(self, what: str, name: str) -> None:
         super().__init__(
-            f"{what} {name[:80]!r} is none of those that `fairlog {lists}` lists, so nothing was changed; "
+            f"{what} {name[:80]!r} is none of those that `fairlog {what} list` lists, so nothing was changed; "
             "leave it out, or write it as there"
         )
 
 
-def check_listed(names: Sequence[str], known: Callable[[], Collection[str]], what: str, lists: str) -> None:
-    """Raises: NotListed unless each of several names is known: a verb changes all that are named or none.
+def check_listed(names: Sequence[str], what: str, listed: Callable[[], Iterable[Mapping[str, Any]]]) -> None:
+    """Raises: NotListed unless each of several names is listed: a verb changes all that are named or none.
 
     A single one is left to the master, who says what is wrong with it.
     """
     if len(names) > 1:
-        found = known()
+        known = {each[what] for each in listed()}
         for name in names:
-            if name not in found:
-                raise NotListed(what, name, lists)
+            if name not in known:
+                raise NotListed(what, name)
 
 
 def send_each(

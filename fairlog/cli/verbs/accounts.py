@@ -136,7 +136,7 @@ def account_remove(session: Session, *, name: tuple[str, ...]) -> int:
     """Remove accounts with their tokens; their apps stay."""
     from scheduler.model import commands  # noqa: PLC0415 (likewise)
 
-    check_listed(name, lambda: {each["account"] for each in _accounts(session, None)}, "account", "account list")
+    check_listed(name, "account", lambda: _accounts(session, None))
     return send_each(session, name, lambda each: commands.RemoveAccount(account=each), "removed")
 
 
@@ -266,7 +266,7 @@ def token_revoke(session: Session, *, token: tuple[str, ...]) -> int:
     """Revoke tokens by id; they end at once."""
     from scheduler.model import commands  # noqa: PLC0415 (likewise)
 
-    check_listed(token, lambda: {each["token"] for each in session.ask("tokens")}, "token", "token list")
+    check_listed(token, "token", lambda: session.ask("tokens"))
     return send_each(session, token, lambda each: commands.RevokeToken(token=each), "revoked")
 
 

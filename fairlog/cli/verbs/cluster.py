@@ -134,7 +134,7 @@ def company_remove(session: Session, *, name: tuple[str, ...], yes: bool) -> int
     """
     from scheduler.model import commands  # noqa: PLC0415 (likewise)
 
-    check_listed(name, lambda: {each["company"] for each in session.ask("companies")}, "company", "company list")
+    check_listed(name, "company", lambda: session.ask("companies"))
     apps = Counter(each["company"] for each in session.ask("apps", everything=True) if each["endedAt"] is not None)
     for each in () if yes else name:
         if apps[each]:

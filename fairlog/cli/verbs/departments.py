@@ -103,8 +103,7 @@ def department_remove(session: Session, *, name: tuple[str, ...]) -> int:
     """Remove departments in which nothing is."""
     from scheduler.model import commands  # noqa: PLC0415 (likewise)
 
-    known = lambda: {each["department"] for each in session.ask("departments")}  # noqa: E731
-    check_listed(name, known, "department", "department list")
+    check_listed(name, "department", lambda: session.ask("departments"))
     return send_each(session, name, lambda each: commands.RemoveDepartment(department=each), "removed")
 
 

@@ -104,7 +104,7 @@ def window_remove(session: Session, *, name: tuple[str, ...]) -> int:
     """Remove windows, or end those that have begun: their workers are back at once."""
     from scheduler.model import commands  # noqa: PLC0415 (likewise)
 
-    check_listed(name, lambda: {each["window"] for each in session.ask("windows")}, "window", "window list")
+    check_listed(name, "window", lambda: session.ask("windows"))
     return send_each(session, name, lambda each: commands.RemoveWindow(window=each), "removed")
 
 
