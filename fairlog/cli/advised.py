@@ -13,8 +13,7 @@ def advised(said: str) -> str:
     ctx = click.get_current_context(silent=True)
     target = ctx.find_object(Target) if ctx is not None else None
     if target is not None and target.data is not None and "data" in target.typed:
-        from fairlog.local.running import default_data  # noqa: PLC0415 (who types no folder need not load it)
+        from fairlog.local.running import unless_default  # noqa: PLC0415 (who types no folder need not load it)
 
-        if target.data.absolute() != default_data().absolute():
-            return of_this_cluster(said, str(target.data.absolute()))
+        return of_this_cluster(said, unless_default(target.data))
     return of_this_cluster(said)

@@ -64,9 +64,12 @@ def default_data() -> Path:
 
 def advise_for(data: Path) -> None:
     """From now on, what this process and its children advise acts on that data folder, if it is not the default."""
-    os.environ.pop(DATA_VARIABLE, None)
-    if data.absolute() != default_data().absolute():
-        os.environ[DATA_VARIABLE] = str(data.absolute())
+    os.environ[DATA_VARIABLE] = unless_default(data)
+
+
+def unless_default(data: Path) -> str:
+    """The path of the data folder, "" if it is the one without --data."""
+    return "" if data.absolute() == default_data().absolute() else str(data.absolute())
 
 
 def lock(data: Path) -> int:
