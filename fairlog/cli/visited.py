@@ -121,13 +121,38 @@ while :; do sleep 1; done
 """A shell's script that tells `EACH_HOLDER` that the visitor is there, after the command has failed."""
 
 
+class _Beginning:
+    """A command that begins once its company has not as many visits as there may be, while its place is held."""
+
+    def __init__(self, begin: Begin) -> None:
+        self._begin = begin
+        self._due_s, self._next_s = time.monotonic() + HELD_S, 0.0
+
+    def tried(self) -> Callable[[Call], Reply] | None:
+        """What carries input and output; None as long as it must wait. It is tried each second, however often asked.
+
+        Raises: TooManyVisits once no place is held any more.
+        """
+        now_s = time.monotonic()
+        if now_s < self._next_s:
+            return None
+        try:
+            return self._begin()
+        except TooManyVisits as error:
+            if now_s >= self._due_s:
+                raise
+            if not self._next_s:
+                render.say(f"note: {error}; waiting for that")
+            self._next_s = now_s + 1
+            return None
+
+
 class _EachVisit:
     """The visit of one of several executors; what it writes is passed on in whole lines."""
 
     def __init__(self, begin: Begin, stay: Begin) -> None:
-        self._begin, self._stay = begin, stay
+        self._beginning, self._stay = _Beginning(begin), stay
         self._call: Callable[[Call], Reply] | None = None
-        self._due_s, self._next_s = time.monotonic() + HELD_S, 0.0
         self._stays: Callable[[Call], Reply] | None = None
         self._may_stay = True
         """Whether its executor has not been found to be gone."""
@@ -156,7 +181,8 @@ class _EachVisit:
         self._waiting += [given] if given else []
         if given and len(self._first_given) < MOST_CHUNKS:
             self._first_given.append(given)
-        if (line := self._begun()) is None:
+        line = self._call = self._call or self._beginning.tried()
+        if line is None:
             self.full = True
             return False
         reply = line(Call(self._first, tuple(self._waiting), self._after, ended=ended, rows=0, columns=0))
@@ -179,23 +205,6 @@ class _EachVisit:
             for stream in self._lines:
                 self._pass_on(stream, b"", last=True)
         return busy
-
-    def _begun(self) -> Callable[[Call], Reply] | None:
-        """What carries input and output; None while others have as many visits as there may be, and are called on.
-
-        Raises: TooManyVisits once no place is held any more.
-        """
-        now_s = time.monotonic()
-        if self._call is None and now_s >= self._next_s:
-            try:
-                self._call = self._begin()
-            except TooManyVisits as error:
-                if now_s >= self._due_s:
-                    raise
-                if not self._next_s:
-                    render.say(f"note: {error}; waiting for that")
-                self._next_s = now_s + 1
-        return self._call
 
     def _pass_on(self, stream: bytes, text: bytes, *, last: bool = False) -> None:
         whole, newline, rest = (self._lines[stream] + text).rpartition(b"\n")
@@ -252,27 +261,10 @@ def visit_new(session: Session, app: str, command: Sequence[str], *, terminal: b
             return 1
         look()
         time.sleep(PAUSE_S[1])
-    return carry(_begun(session, app, command, terminal=terminal), terminal=terminal, stdin=True)
-
-
-def _begun(session: Session, app: str, command: Sequence[str], *, terminal: bool) -> Callable[[Call], Reply]:
-    """Begin the command; not before another one has ended if it must wait.
-
-    Raises: TooManyVisits if none does for as long as the task holds the place.
-    """
-    due_s = time.monotonic() + HELD_S
-    asked = wanted(beside(command), "", terminal=terminal)
-    told = False
-    while True:
-        try:
-            return session.visit(app, asked)
-        except TooManyVisits as error:
-            if time.monotonic() >= due_s:
-                raise
-            if not told:
-                render.say(f"note: {error}; waiting for that")
-            told = True
-            time.sleep(1)
+    beginning = _Beginning(partial(session.visit, app, wanted(beside(command), "", terminal=terminal)))
+    while (call := beginning.tried()) is None:
+        time.sleep(1)
+    return carry(call, terminal=terminal, stdin=True)
 
 
 def _carry(call: Callable[[Call], Reply], *, terminal: bool, given: int | None) -> int:
