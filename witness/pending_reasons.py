@@ -30,6 +30,7 @@ from scheduler.rules.placement.sizing import executor_memory_mb, for_tasks, smal
 from scheduler.rules.stage.drivers import within_max_drivers
 from scheduler.rules.state.backfill import longest_s
 from scheduler.rules.state.cluster import ClusterState
+from scheduler.rules.state.departments import names_above
 from scheduler.rules.view.views import exclusions, suspicion
 from witness.entitled_reasons import in_need, left_out
 from witness.failing import exclusion_in_words, suspicion_in_words
@@ -300,7 +301,8 @@ def _for_its_wish(state: ClusterState, app: App, size: Resources) -> Wait:
     if not app.need.hostable:
         return Wait("no-worker-large-enough", "N3", partial(_nearest, _usable(state, app), size, of_free=False))
     over = company.limit.broken(app.spec.user, size, 0)
-    if over := over or over_app_cores(state.limits, app.spec, app.requested.cores, size.cores):
+    above = names_above(state, app.spec.company)
+    if over := over or over_app_cores(state.limits, app.spec, above, app.requested.cores, size.cores):
         return Wait("beyond-limit", "N2", partial(_over_limit, app.spec.company, *over))
     return Wait("next-turn", "L1", lambda: ("its demand rises in the next turn", {}))
 

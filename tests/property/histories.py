@@ -270,7 +270,7 @@ def _moved(state: ClusterState, whom: int, how: int) -> Command:
 
 
 def _limited_above(state: ClusterState, whom: int, how: int) -> Command:
-    """A limit of a department; now and then one that only companies can have."""
+    """A limit of a department."""
     name, value = LIMITS[how % len(LIMITS)]
     peopled = [each.name for company in state.companies.values() for each in company.above]
     department = _one_of(peopled or list(state.departments), whom)

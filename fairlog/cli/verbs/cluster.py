@@ -202,8 +202,8 @@ def limit_set(
 
     max_pending_apps, max_tasks (of an app), max_app_cores and submit_per_minute refuse a submission, and so do
     max_cores, max_memory_mb and max_KIND, such as max_gpu, where an app alone exceeds them. While max_running_apps,
-    max_cores, max_memory_mb or max_KIND is used up, the company or the user is passed over. A department has all of
-    these but max_app_cores and submit_per_minute.
+    max_cores, max_memory_mb or max_KIND is used up, the company or the user is passed over. A limit of a department is
+    one of all companies in it together.
     """
     from scheduler.model import commands  # noqa: PLC0415 (likewise)
 
@@ -223,8 +223,6 @@ def limit_set(
 
     for name, value in change:  # all of them or none
         limiting.check_limit(name, value, kinds)
-        if department is not None:
-            limiting.check_of_department(name)
 
     def command(name: str) -> commands.SetLimit:
         who = {"company": company, "user": user, "department": department}

@@ -36,8 +36,6 @@ Holder = tuple[str, str]
 
 Or "" and a department.
 """
-OF_DEPARTMENTS = ("max_pending_apps", "max_running_apps", "max_cores", "max_memory_mb", "max_tasks")
-"""The limits that a department can have, besides those of kinds (semantics H12)."""
 
 
 def kind_of(name: str) -> str:
@@ -160,7 +158,7 @@ class Limits:
     def __init__(self) -> None:
         self.values: dict[Holder, dict[str, int]] = {}
         self.buckets: dict[Holder, tuple[int, int]] = {}
-        """Company or user -> tokens left after the last submission, and the second of that; absent = full."""
+        """Holder -> tokens left after the last submission, and the second of that; absent = full."""
         self.rated = False
         """Whether there is any limit of submissions a minute."""
 
@@ -175,9 +173,9 @@ class Limits:
             self.values[holder] = values
         if event.name == RATE:
             self.rated = any(RATE in each for each in self.values.values())
-            for company, user in [*self.buckets]:
-                if event.company in ("", company) and event.user in (user, EVERYBODY if user else ""):
-                    del self.buckets[company, user]
+            for each in [*self.buckets]:
+                if _bounds(holder, each):
+                    del self.buckets[each]
 
     def restore(self, holder: Holder, values: dict[str, int]) -> None:
         """The limits of a company or a user as they were."""
@@ -186,13 +184,16 @@ class Limits:
 
     def forget_department(self, department: str) -> None:
         """The department is no more."""
-        self.values.pop(("", department), None)
+        self._forget([("", department)])
 
     def forget(self, company: str) -> None:
         """The company is no tenant any more."""
-        for table in (self.values, self.buckets):
-            for holder in [holder for holder in table if holder[0] == company]:
-                del table[holder]
+        self._forget([holder for holder in (*self.values, *self.buckets) if holder[0] == company])
+
+    def _forget(self, holders: Iterable[Holder]) -> None:
+        for holder in holders:
+            self.values.pop(holder, None)
+            self.buckets.pop(holder, None)
         self.rated = any(RATE in each for each in self.values.values())
 
     def of_company(self, company: str, name: str) -> int | None:
@@ -220,9 +221,12 @@ class Limits:
         found = Ceiling(running, cores, memory_mb, kinds)
         return None if found == (None, None, None, ()) else found
 
-    def take(self, company: str, user: str, at: int) -> None:
-        """A submission at `at` (ms) takes a token of its company's and its user's bucket (semantics N2)."""
-        for holder in ((company, ""), (company, user)):
+    def take(self, company: str, user: str, above: Iterable[str], at: int) -> None:
+        """A submission at `at` (ms) takes a token of its company's and its user's bucket, and of those `above` (N2).
+
+        `above`: the departments that the company is in.
+        """
+        for holder in ((company, ""), (company, user), *[("", each) for each in above]):
             rate = self.of(holder, RATE)
             if rate is not None:
                 self.buckets[holder] = max(0, self.tokens(holder, rate, at) - 1), at // 1000
@@ -243,25 +247,38 @@ def holder_text(company: str, user: str) -> str:
     return f"user {user} in {company}" if user else f"company {company}"
 
 
-def over_app_cores(limits: Limits, app: AppRegistered, requests: int, more: int) -> tuple[str, Broken] | None:
+def _bounds(limited: Holder, holder: Holder) -> bool:
+    """Whether a limit of the first applies to the other one."""
+    company, user = limited
+    return (
+        limited == holder
+        or (user == EVERYBODY and company == holder[0] and holder[1] != "")
+        or (limited == ("", "") and not holder[1])
+    )
+
+
+def over_app_cores(
+    limits: Limits, app: AppRegistered, above: Iterable[str], requests: int, more: int
+) -> tuple[str, Broken] | None:
     """The limit of one app's cores that keeps the app from requesting so many more, after its holder (semantics N2).
 
-    The holder is the user, or "" for the company.
+    The holder is the user, or "" for the company or a department; `above`: the departments that the company is in.
     """
-    for user, limit in _app_cores(limits, app):
+    for user, department, limit in _app_cores(limits, app, above):
         if requests + more > limit:
-            return user, Broken("max_app_cores", requests, limit, more)
+            return user, Broken("max_app_cores", requests, limit, more, department)
     return None
 
 
-def most_app_cores(limits: Limits, app: AppRegistered) -> int:
-    """The most cores that the app may request by the limits of its user and company (semantics N2, L6)."""
-    return min((limit for _, limit in _app_cores(limits, app)), default=HIGHEST)
+def most_app_cores(limits: Limits, app: AppRegistered, above: Iterable[str]) -> int:
+    """The most cores that the app may request by the limits of its user, company and departments (N2, L6, H12)."""
+    return min((limit for _, _, limit in _app_cores(limits, app, above)), default=HIGHEST)
 
 
-def _app_cores(limits: Limits, app: AppRegistered) -> Iterator[tuple[str, int]]:
-    """The limits of one app's cores, the user's before the company's, each after its holder."""
-    for user in (app.user, ""):
-        limit = limits.of((app.company, user), "max_app_cores")
+def _app_cores(limits: Limits, app: AppRegistered, above: Iterable[str]) -> Iterator[tuple[str, str, int]]:
+    """The limits of one app's cores, the user's first, each after the user or the department that has it."""
+    for holder in ((app.company, app.user), (app.company, ""), *[("", each) for each in above]):
+        limit = limits.of(holder, "max_app_cores")
         if limit is not None:
-            yield user, limit
+            user, department = holder[1] if holder[0] else "", "" if holder[0] else holder[1]
+            yield user, department, limit

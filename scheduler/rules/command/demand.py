@@ -52,6 +52,7 @@ from scheduler.rules.index.followers import workers_asked
 from scheduler.rules.placement.sizing import requested_resources
 from scheduler.rules.placement.yarn import Preferences, rethought, without
 from scheduler.rules.state.cluster import ClusterState
+from scheduler.rules.state.departments import names_above
 
 
 def demand(app: App, **changes: Any) -> AppChanged:  # noqa: ANN401 - the fields of the event
@@ -113,7 +114,7 @@ def _requested(state: ClusterState, app: App, sizing: Fixed, executors: int | No
     changes: dict[str, Any] = {"done_cores": 0, "target": None}
     limit = executors
     if not app.admitted:
-        stated = max(stated, (most_app_cores(state.limits, app.spec) - driver) // sizing.each.cores)
+        stated = max(stated, (_most_cores(state, app) - driver) // sizing.each.cores)
     if target > stated and state.settings.admission == "fair":
         limit = stated
         changes |= {"executor_limit": stated, "target": target}
@@ -411,8 +412,12 @@ def _room_for(state: ClusterState, app: App, sizing: Fixed, most: int) -> int:
     ):  # an app with a limit of 0 has an empty need
         return 0
     if state.limits.values:
-        most = min(most, (most_app_cores(state.limits, app.spec) - app.requested.cores) // sizing.each.cores)
+        most = min(most, (_most_cores(state, app) - app.requested.cores) // sizing.each.cores)
     return _within_limits(state, app, sizing, most)
+
+
+def _most_cores(state: ClusterState, app: App) -> int:
+    return most_app_cores(state.limits, app.spec, names_above(state, app.spec.company))
 
 
 def _within_limits(state: ClusterState, app: App, sizing: Fixed, most: int) -> int:

@@ -10,7 +10,6 @@ from scheduler.rules.admission.limits import (
     EVERYBODY,
     HIGHEST,
     NAMES,
-    OF_DEPARTMENTS,
     RATE,
     Holder,
     Limits,
@@ -60,7 +59,6 @@ def limit_set(
     if department:
         if department not in departments:
             raise InvalidCommand(unknown_department(department))
-        check_of_department(name)
         if limits.values.get(("", department), {}).get(name) == value:
             return []
         return [LimitSet(name=name, value=value, department=department)]
@@ -77,15 +75,6 @@ def limit_set(
     if limits.values.get((company, user), {}).get(name) == value:
         return []
     return [LimitSet(name=name, value=value, company=company, user=user)]
-
-
-def check_of_department(name: str) -> None:
-    """Raises: InvalidCommand unless a department can have a limit of that name, which is one (semantics H12)."""
-    if name not in OF_DEPARTMENTS and not kind_of(name):
-        raise InvalidCommand(
-            f"a department has no limit {name}; it has {', '.join(OF_DEPARTMENTS)} and max_KIND, the others are those "
-            "of companies"
-        )
 
 
 def check_submission(

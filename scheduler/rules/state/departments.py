@@ -177,6 +177,11 @@ def check_empty(state: Facts, name: str) -> None:
             )
 
 
+def names_above(state: Facts, company: str) -> list[str]:
+    """The departments that the company is in."""
+    return [each.name for each in state.companies[company].above]
+
+
 def limited_above(state: Facts, company: str) -> list[tuple[str, Occupation]]:
     """The departments above the company that have limits, and what the companies in them claim (semantics H12)."""
     return [

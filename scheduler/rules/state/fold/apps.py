@@ -14,6 +14,7 @@ from scheduler.rules.admission.queue import ask_of
 from scheduler.rules.entities.apps import NO_LACK, App, Demand, Lack, Slot, shared_spec
 from scheduler.rules.entities.companies import User
 from scheduler.rules.entities.grants import PassedOn
+from scheduler.rules.state.departments import names_above
 from scheduler.rules.state.facts import Facts
 from scheduler.rules.state.fold.effects import (
     count_demands,
@@ -64,7 +65,7 @@ def _app_registered(facts: Facts, event: AppRegistered) -> None:
     if facts.claims.counts_apps:
         facts.claims.count(app, pending=1)
     if facts.limits.rated:
-        facts.limits.take(event.company, event.user, facts.at)
+        facts.limits.take(event.company, event.user, names_above(facts, event.company), facts.at)
     if event.after or event.on_hold:
         app.ready, app.on_hold = False, event.on_hold
         facts.dependents.begin(app, facts.apps)

@@ -153,7 +153,7 @@ def test_submissions_take_tokens_that_come_at_whole_seconds() -> None:
     made = limits(("acme", "", "submit_per_minute", 90))
     assert made.tokens(("acme", ""), 90, 5_000) == 90
     for _ in range(90):
-        made.take("acme", "ann", 5_999)
+        made.take("acme", "ann", (), 5_999)
     assert [made.tokens(("acme", ""), 90, at) for at in (5_999, 6_000, 6_999, 7_000, 8_000)] == [0, 2, 2, 3, 5]
     assert made.tokens(("acme", ""), 90, 500_000) == 90
 

@@ -19,6 +19,7 @@ from scheduler.model.commands import (
     RegisterKind,
     RemoveCompany,
     RemoveDepartment,
+    ScaleApp,
     SetLimit,
     SubmitApp,
 )
@@ -450,6 +451,45 @@ def test_a_department_that_counts_other_than_its_companies_is_found(
         check(cluster.state)
 
 
+def test_the_companies_of_a_department_share_its_submissions_a_minute() -> None:
+    cluster = made(department("inner", parent="r"), MoveCompany(company="b", department="inner"))
+    cluster.turn(limited("submit_per_minute", 2), limited("submit_per_minute", 2, "inner"))
+    cluster.turn(sized("a1", "a", 1), sized("b1", "b", 1))
+    with pytest.raises(LimitExceeded, match="submit_per_minute of department r is 2, and no submission is left"):
+        cluster.turn(sized("b2", "b", 1))
+    cluster.turn(sized("c1", "c", 1))
+    assert restored(lines(cluster.state)).digest() == cluster.state.digest()
+    cluster.turn(MoveCompany(company="b", department=""), sized("b2", "b", 1))
+    cluster.turn(limited("submit_per_minute", 1), sized("a2", "a", 1))  # a bucket begins full under its new limit
+    with pytest.raises(LimitExceeded, match=r"the next is possible in [0-9]+ s"):
+        cluster.turn(sized("a3", "a", 1))
+    cluster.turn(sized("a3", "a", 1), after_s=60)
+    cluster.turn(RemoveDepartment(department="inner"))
+    assert {user for company, user in cluster.state.limits.buckets if not company} == {"r"}
+
+
+def test_an_app_grows_up_to_the_limit_of_one_app_in_its_department() -> None:
+    cluster = made(limited("max_app_cores", 8))
+    with pytest.raises(LimitExceeded, match="max_app_cores of department r is 8, and the app requests 12 cores"):
+        cluster.turn(sized("a1", "a", 12))
+    each: dict[str, Any] = {"executor_cores": 4, "executor_memory_mb": 256}
+    for company in "ac":
+        cluster.turn(
+            SubmitApp(app=company, company=company, user="u", command=("true",), tasks=64, elastic=(1, 4), **each)
+        )
+    for _ in range(6):
+        cluster.turn(after_s=2)
+    apps = cluster.state.apps
+    assert [apps[app].requested.cores for app in "ac"] == [8, 16]
+    cluster.turn(limited("max_app_cores", 2), replace(wants_all("a2", "a", 4), cores=8, executor_limit=0))
+    cluster.turn(ScaleApp(app="a2", executors=1))
+    wait = waits_for(cluster.state, apps["a2"])
+    assert wait is not None
+    text, facts = wait.tell()
+    assert text == "limit max_app_cores of department r: the app requests 0 of 2, 4 asked"
+    assert (facts["department"], facts["user"]) == ("r", None)
+
+
 def test_what_alone_exceeds_a_limit_of_a_department_is_refused() -> None:
     cluster = made(limited("max_cores", 8), limited("max_tasks", 100), limited("max_pending_apps", 1))
     for app, why in (
@@ -469,8 +509,6 @@ def test_what_alone_exceeds_a_limit_of_a_department_is_refused() -> None:
     ("command", "why"),
     [
         (limited("max_cores", 8, "x"), "there is no department 'x'"),
-        (limited("max_app_cores", 8), "a department has no limit max_app_cores"),
-        (limited("submit_per_minute", 8), "a department has no limit submit_per_minute"),
         (limited("max_nothing", 8), "no limit is named 'max_nothing'"),
         (replace(limited("max_cores", 8), company="a"), "names the department and nobody else"),
         (replace(limited("max_cores", 8), department=None), "names the department and nobody else"),
