@@ -21,7 +21,7 @@ from scheduler.model.commands import RegisterWorker
 from scheduler.model.errors import NotAllowed, NotAuthenticated
 from scheduler.model.grants import Grant
 from scheduler.model.text import of_bytes
-from scheduler.service.addresses import UNIX
+from scheduler.service.addresses import MAILBOX_VARIABLE, UNIX
 from scheduler.service.outage import ApiAway
 from scheduler.store.secrets import UnreadableSecrets
 from scheduler.store.task_queue import Completion, Step
@@ -250,13 +250,16 @@ class ApiExecutorDoor:
         return begun.granted
 
     def secrets(self) -> Mapping[str, str]:
-        """As `ExecutorDoor.secrets`."""
+        """As `ExecutorDoor.secrets`; the mailbox is where the worker finds the server, which a proxy may hide."""
         if self._secrets is None:
             self.fill()
         known = self._secrets or door.Begun(granted=False)
         if known.unreadable:
             raise UnreadableSecrets(known.unreadable)
-        return {of_bytes(name): of_bytes(value) for name, value in known.secrets}
+        found = {of_bytes(name): of_bytes(value) for name, value in known.secrets}
+        if MAILBOX_VARIABLE in found and not self._servers.url.startswith(UNIX):
+            found[MAILBOX_VARIABLE] = self._servers.url
+        return found
 
     def step(self, completions: Sequence[Completion], *, want: int) -> Step:
         """As `ExecutorDoor.step`; many completions go in several requests, of which the last takes tasks."""

@@ -40,8 +40,12 @@ class Servers:
         self._urls = [url for url in urls.split(",") if url]
         self._token = token
         self._present = 0
-        """The server that answered last."""
         self._line: HTTPConnection | None = None
+
+    @property
+    def url(self) -> str:
+        """The server that answered last."""
+        return self._urls[self._present]
 
     def call(self, method: str, path: str, gives: type[T], asked: object = None, *, within_s: float = ANSWER_S) -> T:
         """What a server answers. Raises: the refusal; ApiAway if none answers, or none can."""
@@ -51,7 +55,7 @@ class Servers:
             try:
                 status, content = self._ask(method, path, body, within_s)
             except (OSError, HTTPException) as failure:
-                error = ApiAway(f"{self._urls[self._present]} does not answer: {failure or type(failure).__name__}")
+                error = ApiAway(f"{self.url} does not answer: {failure or type(failure).__name__}")
             else:
                 if status < 400:
                     return msgspec.json.decode(content, type=gives)
@@ -75,7 +79,7 @@ class Servers:
 
     def begin(self, method: str, path: str, body: bytes | None = None, within_s: float = ANSWER_S) -> HTTPConnection:
         """Send a request to the present server; its answer is to be read from the connection. Raises: OSError."""
-        line = self._line or connection(self._urls[self._present])
+        line = self._line or connection(self.url)
         self._line, line.timeout = None, within_s
         if line.sock is not None:
             line.sock.settimeout(within_s)
@@ -84,7 +88,7 @@ class Servers:
             headers["Content-Type"] = "application/json"
         if token := self._token():
             headers["Authorization"] = f"Bearer {token}"
-        line.request(method, base_of(self._urls[self._present]) + path, body, headers)
+        line.request(method, base_of(self.url) + path, body, headers)
         return line
 
     def finish(self, line: HTTPConnection) -> tuple[int, bytes]:

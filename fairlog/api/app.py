@@ -60,6 +60,7 @@ from fairlog.page.sessions import LINK_MS, SESSION_MS, Sessions
 from scheduler.model.errors import FairlogError, InvalidCommand, NotAllowed, NotAuthenticated
 from scheduler.model.versions import HEADER, check_messages
 from scheduler.rules.command.permission import Subject, may_read
+from scheduler.service.addresses import MAILBOX_VARIABLE
 from scheduler.service.grant_tokens import PASS as WORKER_PASS
 from scheduler.service.receipts import Receipt
 from scheduler.store.ended_sessions import EndedSessions
@@ -350,7 +351,7 @@ class Door:
             return begun
         spec, worker = known.spec, caller.worker
         given = self.passes.make_for_mail(spec.company, spec.user, app, known.submitted_at, worker)
-        told = {"FAIRLOG_MAILBOX": url, "FAIRLOG_MAILBOX_TOKEN": given}
+        told = {MAILBOX_VARIABLE: url, "FAIRLOG_MAILBOX_TOKEN": given}
         pairs = [(name.encode(), text.encode()) for name, text in told.items()]
         return msgspec.structs.replace(begun, secrets=[*begun.secrets, *pairs])
 

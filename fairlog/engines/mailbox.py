@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Self
 
 from fairlog.api.client import ApiClient
 from scheduler.model.errors import FairlogError
+from scheduler.service.addresses import MAILBOX_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-API_VARIABLE = "FAIRLOG_MAILBOX"
 TOKEN_VARIABLE = "FAIRLOG_MAILBOX_TOKEN"  # noqa: S105 (its name)
 
 
@@ -28,13 +28,13 @@ class Mailbox:
 
     def __init__(self, variables: Mapping[str, str] | None = None) -> None:
         told = os.environ if variables is None else variables
-        if not all(name in told for name in (API_VARIABLE, TOKEN_VARIABLE, "FAIRLOG_APP_ID")):
+        if not all(name in told for name in (MAILBOX_VARIABLE, TOKEN_VARIABLE, "FAIRLOG_APP_ID")):
             raise NoMailbox(
-                f"{API_VARIABLE} is not set: only drivers and executors' programs whose worker uses the API have a "
+                f"{MAILBOX_VARIABLE} is not set: only drivers and executors' programs whose worker uses the API have a "
                 "mailbox here; an owner uses `Client.publish`"
             )
         self.app = told["FAIRLOG_APP_ID"]
-        self._client = ApiClient(told[API_VARIABLE], token=told[TOKEN_VARIABLE])
+        self._client = ApiClient(told[MAILBOX_VARIABLE], token=told[TOKEN_VARIABLE])
 
     def publish(self, name: str, text: str) -> None:
         """Leave a message of at most 4096 bytes, in place of an earlier one of that name."""

@@ -3,6 +3,8 @@
 UNIX = "http+unix:"
 """What the URL of an API on a Unix socket begins with; its path follows."""
 URL_VARIABLE, TOKEN_VARIABLE, TOKEN_FILE_VARIABLE = "FAIRLOG_API", "FAIRLOG_TOKEN", "FAIRLOG_TOKEN_FILE"
+MAILBOX_VARIABLE = "FAIRLOG_MAILBOX"
+"""The URL at which what runs for an app finds the app's mailbox."""
 
 
 def is_api(address: str) -> bool:
