@@ -4,6 +4,7 @@
 - gangs: with 100 gangs waiting, of users of their own, two of each company.
 - departments: with 200 and 1,000 of them in a tree, five in each, over the same 50 companies.
 - companies: with 1,000 companies, without departments and with one for each.
+- toggled: twenty apps come, each of which avoids a label of its own, and all but the last end.
 - required, avoided: with workers of 256 labels (P9), of which each app requires one, or avoids one.
 
 Times are CPU time of this thread: medians, and the longest turn. `anew_ms` is that of a filling that begins anew.
@@ -20,11 +21,12 @@ from msgspec.structs import replace
 
 from benchmarks._common import arguments, show
 from benchmarks.full import COMPANIES, Full, measured
-from scheduler.model.commands import AddDepartment, MoveCompany, RegisterWorker, SubmitApp
+from scheduler.model.commands import AddDepartment, Command, KillApp, MoveCompany, RegisterWorker, SubmitApp
 from scheduler.rules.stage.turn import Turn
 
 MANY = 1_000
 LABELS = 256
+TOGGLES = 20
 IN_EACH = 5
 """So many departments are in one."""
 
@@ -43,6 +45,16 @@ class Labelled(Full):
         """The next app; the labels take turns, too."""
         app = super().submission()
         return replace(app, **{self.says: (f"pool={self.number % LABELS}",)}) if self.says else app
+
+    def toggled(self, turn: int) -> list[Command]:
+        """Twenty times an app comes that avoids a label which none avoided and no worker has, and the last one ends."""
+        found: list[Command] = []
+        for number in range(turn * TOGGLES, (turn + 1) * TOGGLES):
+            name = f"toggled-{number}"
+            found.append(replace(self.own(0, "user0", (4, 2048)), app=name, avoid=(name,)))
+            if number:
+                found.append(KillApp(app=f"toggled-{number - 1}"))
+        return found
 
 
 def gang(number: int) -> SubmitApp:
@@ -76,6 +88,7 @@ class Case(NamedTuple):
     departments: int = 0
     companies: int = COMPANIES
     says: str = ""
+    toggled: bool = False
 
 
 def figures(workers: int, turns: int, case: Case) -> dict[str, Any]:
@@ -89,7 +102,7 @@ def figures(workers: int, turns: int, case: Case) -> dict[str, Any]:
     gc.collect()
     gc.freeze()
     full.turn(*full.mixed(0))
-    found = measured(full, full.mixed, turns)
+    found = measured(full, full.toggled if case.toggled else full.mixed, turns)
     gc.unfreeze()
     return found
 
@@ -104,6 +117,7 @@ def main() -> None:
         "1000_departments": Case(departments=MANY),
         "1000_companies": Case(companies=MANY),
         "1000_companies_and_departments": Case(companies=MANY, departments=MANY),
+        "toggled": Case(toggled=True),
         "256_required": Case(says="require"),
         "256_avoided": Case(says="avoid"),
     }

@@ -296,7 +296,7 @@ def _fleet_and_places(state: ClusterState) -> Iterator[str]:
         windows = [each.id for each in state.windows.values() if worker.id in each.names]
         windows.sort(key=lambda name: state.windows[name].begin)
         met = class_of(state.demands.number, worker.labels, worker.taints, windows)
-        if (known := state.fleet.classes.get(worker.id, ())) != met:
+        if (known := state.fleet.class_of(worker.id)) != met:
             yield f"worker {worker.id!r} is of the class {known}, but its labels make {met}"
     if (found := sum(state.fleet.offers().values())) != len(live):
         yield f"the fleet counts {found} offers, but there are {len(live)} live workers"

@@ -310,9 +310,10 @@ def _check_fit(state: ClusterState, what: str, size: Resources, demand: str = ""
         for offer in state.offers:
             if offer.covers(size):
                 return
+    for each in workers:  # the first one mostly: a demand that is new may be met by all of many
+        if each.offer.covers(size) and met_by(demand, each.labels, each.taints):
+            return
     able = [worker for worker in workers if met_by(demand, worker.labels, worker.taints)]
-    if any(worker.offer.covers(size) for worker in able):
-        return
     if not able:
         raise NeverMet(len(workers), excluded_by(demand, [(worker.labels, worker.taints) for worker in workers]))
     worker, nearest_offer = nearest([(one.id, one.offer) for one in able], size)

@@ -175,6 +175,12 @@ def _text(met: set[str]) -> str:
     return _BETWEEN_DEMANDS.join(sorted(met)) if met else MARK
 
 
+def _toggled(text: str, demand: str) -> str:
+    """The text of a class that meets the demand as well, or not any more."""
+    met = set() if text == MARK else set(text.split(_BETWEEN_DEMANDS))
+    return _text(met ^ {demand})
+
+
 def _class(text: str, windows: Iterable[str]) -> Amounts:
     return _named_or_none(text + "".join([_WINDOWS + name for name in windows]))
 
@@ -271,55 +277,87 @@ def _marks(labels: Mapping[str, str], taints: tuple[str, ...]) -> Marks:
     return tuple(sorted(labels.items())), taints
 
 
+class Alike:
+    """Live workers of the same marks and windows: whatever is demanded, they are of one class."""
+
+    def __init__(self, met: Amounts = ()) -> None:
+        self.met = met
+        """Their class."""
+        self.workers: dict[str, None] = {}
+        self.offers: dict[Resources, int] = {}
+        """What one of them offers -> how many offer that."""
+
+
+class _Marked:
+    """What is known of the live workers of some marks."""
+
+    def __init__(self, labels: Mapping[str, str], taints: tuple[str, ...], text: str) -> None:
+        self.labels, self.taints = labels, taints
+        self.text = text
+        """The demands in use that they meet, as one text."""
+        self.number = 0
+        self.alike: dict[tuple[str, ...], Alike] = {}
+        """Windows -> those that have them."""
+
+
 class Demands:
     """The demands in use, each with how many apps have it, and the classes that they make of the live workers."""
 
     def __init__(self) -> None:
         self.number: dict[str, int] = {}
-        self._workers: dict[Marks, dict[str, None]] = {}
-        """Marks of live workers -> these workers."""
-        self._met: dict[Marks, set[str]] = {}
-        """Marks of live workers -> the demands in use that they meet, "" among them."""
-        self._texts: dict[Marks, str] = {}
-        """Marks of live workers -> these demands as one text, since many workers change their class at once."""
+        self._marked: dict[Marks, _Marked] = {}
 
-    def count(self, demands: Iterable[str], change: int) -> list[str]:
-        """So many apps more have these; the live workers whose class is another one now."""
-        changed: list[str] = []
+    def restore(self, demands: Iterable[str]) -> None:
+        """An app has each of these, before any worker is live."""
         for demand in demands:
-            before = self.number.get(demand, 0)
-            if before + change:
-                self.number[demand] = before + change
-            else:
-                del self.number[demand]
-            if before and before + change:
-                continue
-            for marks, met in self._met.items():
-                if met_by(demand, dict(marks[0]), marks[1]):
-                    met.symmetric_difference_update((demand,))
-                    self._texts[marks] = _text(met)
-                    changed += self._workers[marks]
+            self.count(demand, 1)
+
+    def count(self, demand: str, change: int) -> list[tuple[Alike, Amounts]]:
+        """So many apps more have it; the workers whose class is another one now, and that.
+
+        Workers of one class that are named are of one class again, and no other one that is named is of that.
+        """
+        before = self.number.get(demand, 0)
+        if before + change:
+            self.number[demand] = before + change
+        else:
+            del self.number[demand]
+        if before and before + change:
+            return []
+        changed: list[tuple[Alike, Amounts]] = []
+        toggled: dict[str, str] = {}
+        for marked in self._marked.values():
+            if met_by(demand, marked.labels, marked.taints):
+                text = toggled.get(marked.text)
+                if text is None:
+                    text = toggled[marked.text] = _toggled(marked.text, demand)
+                marked.text = text
+                marked.alike = {windows: alike for windows, alike in marked.alike.items() if alike.workers}
+                changed += [(alike, _class(text, windows)) for windows, alike in marked.alike.items()]
         return changed
 
-    def join(
-        self, worker: str, labels: Mapping[str, str], taints: tuple[str, ...], windows: Iterable[str] = ()
-    ) -> Amounts:
-        """The class of a worker with these windows that is live from now on."""
+    def join(self, labels: Mapping[str, str], taints: tuple[str, ...], windows: Iterable[str] = ()) -> Alike:
+        """A worker of these marks and windows is live from now on; the workers with which it is alike."""
         marks = _marks(labels, taints)
-        if marks not in self._workers:
-            self._workers[marks] = {}
-            self._met[marks] = {demand for demand in ("", *self.number) if met_by(demand, labels, taints)}
-            self._texts[marks] = _text(self._met[marks])
-        self._workers[marks][worker] = None
-        return _class(self._texts[marks], windows)
+        marked = self._marked.get(marks)
+        if marked is None:
+            text = _text({demand for demand in ("", *self.number) if met_by(demand, labels, taints)})
+            marked = self._marked[marks] = _Marked(labels, taints, text)
+        marked.number += 1
+        return self.alike(labels, taints, windows)
 
-    def leave(self, worker: str, labels: Mapping[str, str], taints: tuple[str, ...]) -> None:
-        """The worker is not live any more."""
+    def leave(self, labels: Mapping[str, str], taints: tuple[str, ...]) -> None:
+        """A worker of these is not live any more."""
         marks = _marks(labels, taints)
-        del self._workers[marks][worker]
-        if not self._workers[marks]:
-            del self._workers[marks], self._met[marks], self._texts[marks]
+        marked = self._marked[marks]
+        marked.number -= 1
+        if not marked.number:
+            del self._marked[marks]
 
-    def class_of(self, labels: Mapping[str, str], taints: tuple[str, ...], windows: Iterable[str] = ()) -> Amounts:
-        """The class of a live worker of these."""
-        return _class(self._texts[_marks(labels, taints)], windows)
+    def alike(self, labels: Mapping[str, str], taints: tuple[str, ...], windows: Iterable[str] = ()) -> Alike:
+        """The workers with which a live one of these is alike."""
+        marked, planned = self._marked[_marks(labels, taints)], tuple(windows)
+        found = marked.alike.get(planned)
+        if found is None:
+            found = marked.alike[planned] = Alike(_class(marked.text, planned))
+        return found

@@ -221,9 +221,7 @@ class ClusterState(Facts):
                 known = Contender(user_name, user.balance, user.last_selected, user.last_selected_at, standing=standing)
                 self.queue.add_user(name, known)
             self.queue.set_limits(name, self.limits)
-        self.demands.count(
-            [each for app in self.apps.values() if app.ended is None for each in demands_of(app.spec)], 1
-        )
+        self.demands.restore([each for app in self.apps.values() if app.ended is None for each in demands_of(app.spec)])
         for worker in self.workers.values():
             set_live(self, worker, was=False, now=worker.status == "alive")
         plan_windows(self, *self.windows.values())

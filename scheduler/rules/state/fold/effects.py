@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
 from scheduler.model.events import AppRegistered, Computed
 from scheduler.model.quota import UNBOUGHT, Quota
@@ -144,10 +144,10 @@ def set_live(facts: Facts, worker: Worker, *, was: bool, now: bool) -> None:
     if was == now:
         return
     if now:
-        met = facts.demands.join(worker.id, worker.labels, worker.taints, windows_of(facts, worker.id))
-        facts.fleet.join(worker.id, worker.offer, worker.open_to(None), met)
+        alike = facts.demands.join(worker.labels, worker.taints, windows_of(facts, worker.id))
+        facts.fleet.join(worker.id, worker.offer, worker.open_to(None), alike)
     else:
-        facts.demands.leave(worker.id, worker.labels, worker.taints)
+        facts.demands.leave(worker.labels, worker.taints)
         facts.fleet.leave(worker.id, worker.offer, worker.open_to(None))
     for allocation in (*worker.executors.values(), *worker.drivers.values()):
         facts.claims.stay(allocation, facts.apps[allocation.app], live=now)
@@ -158,25 +158,31 @@ def count_size(facts: Facts, app: App, change: int) -> None:
     tally(facts.companies[app.spec.company].sizes, facts.claims.size(app.sizing, app.spec.cores_per_task), change)
 
 
-def reclass(facts: Facts, workers: Iterable[str], demands: Collection[str] | None = None) -> None:
-    """These live workers meet other demands than before, these alone if they are stated, or have other windows (P9).
+def reclass(facts: Facts, workers: Iterable[str]) -> None:
+    """These live workers have other labels, taints or windows than before (semantics P9, W14).
 
     Who may use the workers, and what fillings hand out, follows.
     """
     changed = False
     for name in workers:
         worker = facts.workers[name]
-        met = facts.demands.class_of(worker.labels, worker.taints, windows_of(facts, name))
-        changed = facts.fleet.reclass(name, worker.offer, worker.open_to(None), met) or changed
+        alike = facts.demands.alike(worker.labels, worker.taints, windows_of(facts, name))
+        changed = facts.fleet.reclass(name, worker.offer, worker.open_to(None), alike) or changed
     if changed:
         facts.filling.forget()
-        facts.claims.review(demands)
+        facts.claims.review()
 
 
 def count_demands(facts: Facts, spec: AppRegistered, change: int) -> None:
     """So many apps more of these demands have not ended (semantics P9)."""
-    if demands := demands_of(spec):
-        reclass(facts, facts.demands.count(demands, change), demands)
+    demands, met = demands_of(spec), False
+    for demand in demands:
+        if changed := facts.demands.count(demand, change):
+            facts.fleet.regroup(changed)
+            met = True
+    if met:
+        facts.filling.forget()
+        facts.claims.review(demands)
 
 
 def set_cluster(facts: Facts) -> None:

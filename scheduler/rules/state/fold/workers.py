@@ -30,10 +30,10 @@ def _worker_labelled(facts: Facts, event: events.WorkerLabelled) -> None:
     worker = facts.workers[event.worker]
     live = worker.status == "alive"
     if live:
-        facts.demands.leave(worker.id, worker.labels, worker.taints)
+        facts.demands.leave(worker.labels, worker.taints)
     worker.labels, worker.taints = event.labels, event.taints
     if live:
-        facts.demands.join(worker.id, worker.labels, worker.taints)
+        facts.demands.join(worker.labels, worker.taints)
         reclass(facts, [worker.id])
 
 
