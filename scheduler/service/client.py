@@ -18,6 +18,7 @@ from scheduler.service.receipts import Receipt, SignedReceipt, receipt_of
 from scheduler.service.signing import lane_of, reply_name, signed_fields, unsigned_fields
 from scheduler.store.connection import clock_ms, connect
 from scheduler.store.keys import OPERATORS, Keys, bell_id, queue_key
+from scheduler.store.scripts import script
 from scheduler.store.secrets import seal
 from scheduler.store.transient import LaneFull, passes
 
@@ -30,62 +31,10 @@ if TYPE_CHECKING:
 LANE_LIMIT = 5_000
 """The most messages of a lane of the inbox."""
 
-SEND_LUA = """
-local number = tonumber(ARGV[3])
-if redis.call('XLEN', KEYS[1]) + (#ARGV - 3) / number > tonumber(ARGV[2]) then return 1 end
-for i = 4, #ARGV, number do redis.call('XADD', KEYS[1], '*', unpack(ARGV, i, i + number - 1)) end
-if redis.call('LLEN', KEYS[2]) == 0 then redis.call('RPUSH', KEYS[2], ARGV[1]) end
-return 0
-"""
-"""KEYS: a lane of the inbox, the master's RQ queue. ARGV: the bell's job id, the most messages of the lane, the number
-of fields and values of a message, then these in turn (`scheduler.service.signing`). -> 1 if the lane is full and
-nothing was sent, else 0. Sending and ringing are one atomic step."""
-
-DONE_LUA = (
-    """
-local executor, ARGV = ARGV[#ARGV], {unpack(ARGV, 1, #ARGV - 1)}
-local counts = redis.call('HMGET', KEYS[3], 'tasks', 'succeeded', 'failed', 'cancelled')
-if not counts[1] then return 2 end
-local over = tonumber(counts[2] or 0) + tonumber(counts[3] or 0) + tonumber(counts[4] or 0)
-local running, later = redis.call('HLEN', KEYS[4]), redis.call('ZCARD', KEYS[5])
-if tonumber(counts[1]) > over + running + later or (later > 0 and running == 0) then return 2 end
-for _, holder in ipairs(redis.call('HVALS', KEYS[4])) do if holder == executor then return 2 end end
-"""
-    + SEND_LUA
-)
-"""As `SEND_LUA`, unless the app has a task that nobody runs or stays for (`Progress.left`) or the executor holds one.
-KEYS: also the app's `tasks`, `begun` and `later`. ARGV: also the executor, the last. -> as `SEND_LUA`; 2 if nothing was
-sent for that reason."""
-
-ASK_LUA = """
-local entry = redis.call('GET', KEYS[3])
-if not entry or #redis.call('XRANGE', KEYS[1], entry, entry) == 0 then
-  if redis.call('XLEN', KEYS[1]) >= tonumber(ARGV[3]) then return 1 end
-  entry = redis.call('XADD', KEYS[1], '*', unpack(ARGV, 4))
-  redis.call('SET', KEYS[3], entry, 'PX', ARGV[2])
-end
-if redis.call('LLEN', KEYS[2]) == 0 then redis.call('RPUSH', KEYS[2], ARGV[1]) end
-return 0
-"""
-"""Sends one message, unless it is in the inbox already, and rings. KEYS: a lane of the inbox, the master's RQ queue,
-the key that remembers the entry. ARGV: the bell's job id, how long to remember (ms), the most messages of the lane,
-the message's fields and values in turn. -> as `SEND_LUA`.
-
-A message whose answer was lost has left the inbox, and is sent again. Another body under the same id is another
-message, with an answer of its own."""
-
-PUT_ASIDE_LUA = """
-local there = redis.call('HLEN', KEYS[1])
-for i = 2, #ARGV, 2 do
-  if there > 0 and redis.call('HGET', KEYS[1], ARGV[i]) ~= ARGV[i+1] then return 0 end
-end
-if there > 0 then return 2 * there == #ARGV - 1 and 1 or 0 end
-redis.call('HSET', KEYS[1], unpack(ARGV, 2))
-redis.call('EXPIRE', KEYS[1], ARGV[1])
-return 2
-"""
-"""Puts an app's secrets aside. KEYS: where; ARGV: expiry (s), then names and values in turn.
--> 2 if they were stored, 1 if the same ones were there already, 0 if others were."""
+SEND_LUA = script(__file__, "send")
+DONE_LUA = script(__file__, "send_done")
+ASK_LUA = script(__file__, "ask")
+PUT_ASIDE_LUA = script(__file__, "put_aside")
 
 RESEND_S = 3.0
 UNCLAIMED_SECRETS_S = 24 * 3600

@@ -19,6 +19,7 @@ import msgspec
 from scheduler.model.commands import LoseWorker
 from scheduler.service.served import served
 from scheduler.store.keys import as_text
+from scheduler.store.scripts import script
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -38,26 +39,8 @@ MARKS_A_TIMEOUT = 12
 SHORTEST_MARK_MS = 500
 """Marks are this far apart at least. A reloaded store may have heartbeats as old as the last mark, and takes as long as
 a pause to return: together with the interval of the heartbeats that must stay below the timeout."""
-BEAT_LUA = """
-if redis.set_repl then redis.set_repl(redis.REPL_NONE) end
-local now = redis.call('TIME')
-local at, found = now[1] * 1000 + math.floor(now[2] / 1000), {}
-for i, worker in ipairs(ARGV) do
-  local registered = redis.call('ZSCORE', KEYS[1], worker)
-  if registered then redis.call('ZADD', KEYS[1], at, worker) end
-  found[i] = {registered and 1 or 0, redis.call('HGETALL', KEYS[i + 1])}
-end
-return found
-"""
-"""Heartbeats. KEYS: heartbeats, the grants of each worker; ARGV: the workers.
--> for each whether it is registered, and its grants."""
-MARK_LUA = """
-local left = redis.call('GET', KEYS[1])
-if redis.set_repl then redis.set_repl(redis.REPL_NONE) end
-redis.call('SET', KEYS[1], ARGV[1])
-return left
-"""
-"""KEYS: the mark; ARGV: the new one. Returns the present one."""
+BEAT_LUA = script(__file__, "beat")
+MARK_LUA = script(__file__, "mark")
 
 
 class _Registered(msgspec.Struct):

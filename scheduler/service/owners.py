@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, cast
 from scheduler.model.commands import LoseOwner
 from scheduler.service.served import served
 from scheduler.store.keys import as_text
+from scheduler.store.scripts import script
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -22,11 +23,7 @@ LOOK_MS = 1_000
 """Interval between two looks."""
 _PAUSE_MS = 3 * LOOK_MS
 """After a longer gap between two looks, the master or the store was away."""
-BEAT_LUA = """
-local now = redis.call('TIME')
-redis.call('ZADD', KEYS[1], now[1] * 1000 + math.floor(now[2] / 1000), ARGV[1])
-"""
-"""A sign of life. KEYS: the owners; ARGV: the app."""
+BEAT_LUA = script(__file__, "owner_beat")
 
 
 def beat(store: Redis, keys: Keys, app: str) -> None:

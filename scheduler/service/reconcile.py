@@ -16,6 +16,7 @@ from scheduler.model.ids import number_of
 from scheduler.rules.view.assignments import all_grants
 from scheduler.store.inflight import InFlight
 from scheduler.store.keys import as_text
+from scheduler.store.scripts import script
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -27,11 +28,7 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 256
 """Of how many workers the grants are read at once: the store does nothing else meanwhile."""
-_HASHES_LUA = """
-local found = {}
-for i, key in ipairs(KEYS) do found[i] = redis.call('HGETALL', key) end
-return found
-"""
+_HASHES_LUA = script(__file__, "hashes")
 
 
 def stored_grants(store: Redis, keys: Keys) -> dict[str, dict[str, str]]:

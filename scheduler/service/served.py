@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, cast
 
+from scheduler.store.scripts import script
+
 if TYPE_CHECKING:
     from redis import Redis
 
@@ -23,20 +25,7 @@ SHORTEST_GAP_MS = 1_500
 GAPS_A_TIMEOUT = 4
 """A gap between signs counts from this part of `worker_timeout_s` on: a shorter one costs no worker its heartbeats."""
 _KEEP_EVERY_MS = 60_000
-SIGN_LUA = """
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local since, at, kept = string.match(redis.call('GET', KEYS[1]) or '', '^(%d+) (%d+) (%d+)')
-since, at, kept = tonumber(since), tonumber(at), tonumber(kept)
-if not since or now - at > tonumber(ARGV[1]) then since, kept = now, nil end
-if not kept or now - kept > tonumber(ARGV[2]) then
-  kept = now
-elseif redis.set_repl then
-  redis.set_repl(redis.REPL_NONE)
-end
-redis.call('SET', KEYS[1], string.format('%.0f %.0f %.0f', since, now, kept) .. ARGV[3])
-"""
-"""KEYS: the sign; ARGV: the gap (ms) that counts, the time (ms) between two signs on disk, what is added."""
+SIGN_LUA = script(__file__, "sign")
 
 
 class Served(NamedTuple):

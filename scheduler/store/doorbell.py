@@ -32,6 +32,7 @@ from rq.worker.base import WorkerStatus
 from scheduler.store.connection import ANSWER_S
 from scheduler.store.inflight import InFlight, StoreCommand
 from scheduler.store.keys import bell_id, queue_key
+from scheduler.store.scripts import script
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -44,14 +45,7 @@ LONGEST_WAIT_S = 5.0
 HEARTBEAT_S = 10.0
 """How often a listener renews its record and its bell's record."""
 
-RING_LUA = """
-for i = 1, #KEYS do
-  local length = redis.pcall('LLEN', KEYS[i])
-  if type(length) ~= 'number' then redis.call('DEL', KEYS[i]); length = 0 end
-  if length == 0 then redis.call('RPUSH', KEYS[i], ARGV[i]) end
-end
-"""
-"""KEYS: RQ queue keys, deleted if they are no lists. ARGV: the job id to push on each."""
+RING_LUA = script(__file__, "ring")
 
 _FUNCTION = "scheduler.store.doorbell.ring"
 _WORKERS = "rq:workers"

@@ -9,6 +9,7 @@ import re
 from typing import TYPE_CHECKING, cast
 
 from scheduler.model.errors import InvalidCommand
+from scheduler.store.scripts import script
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -23,13 +24,7 @@ KEPT_S = 30 * 24 * 3600
 LINK = "link."
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}")
 _ADDRESS = re.compile(r"https?://[!-~]{1,2000}")
-_PUBLISH_LUA = """
-if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 and redis.call('HLEN', KEYS[1]) >= tonumber(ARGV[3]) then return 0 end
-redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
-redis.call('EXPIRE', KEYS[1], ARGV[4])
-return 1
-"""
-"""KEYS: the mailbox. ARGV: name, text, the most messages, seconds to keep. -> 0 if it is full."""
+_PUBLISH_LUA = script(__file__, "publish")
 
 
 class Mailboxes:

@@ -20,6 +20,7 @@ from scheduler.model.errors import UnreadableRecord
 from scheduler.model.sender import By
 from scheduler.store.codec import GENESIS_DIGEST, digest_of
 from scheduler.store.connection import clock_ms
+from scheduler.store.scripts import script
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,27 +34,8 @@ MOST = 100_000
 """The most entries in the store; then the oldest `DROPPED` are dropped."""
 DROPPED = 10_000
 _TRIES = 100
-_APPEND_LUA = """
-local last = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)[1]
-if (last and last[2][#last[2]] or ARGV[2]) ~= ARGV[1] then return {0, ''} end
-redis.call('XADD', KEYS[1], '*', unpack(ARGV, 3))
-return {redis.call('XLEN', KEYS[1]), redis.call('LINDEX', KEYS[2], -1) or ''}
-"""
-"""KEYS: the stream, the list of parts that left. ARGV: the digest of the last entry, that of an empty stream, the
-fields and values. -> the number of entries, 0 if it was not appended because another entry is the last one; the last
-part of the list or ""."""
-_LEAVE_LUA = """
-if (redis.call('LINDEX', KEYS[2], -1) or '') ~= ARGV[1] then return 'others have left meanwhile' end
-local last = redis.call('XRANGE', KEYS[1], ARGV[2], ARGV[2])[1]
-if not last or last[2][#last[2]] ~= ARGV[3] then return 'the record has another entry at the end of the part' end
-local stays = redis.call('XRANGE', KEYS[1], '(' .. ARGV[2], '+', 'COUNT', 1)[1]
-if not stays then return 'the last entry must stay' end
-redis.call('RPUSH', KEYS[2], ARGV[4])
-redis.call('XTRIM', KEYS[1], 'MINID', stays[1])
-return ''
-"""
-"""KEYS: the stream, the list of parts that left. ARGV: the last part of the list or "", the id and the digest of the
-last entry that leaves, the part. -> "" or the reason for refusing."""
+_APPEND_LUA = script(__file__, "append_read")
+_LEAVE_LUA = script(__file__, "reads_leave")
 Sign = Callable[[bytes], tuple[str, str]]
 """The text of an entry -> the id of a door key and its MAC."""
 IsSigned = Callable[[bytes, str, str], bool]

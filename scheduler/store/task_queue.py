@@ -16,8 +16,8 @@ from rq import Queue
 from rq.job import Job
 
 from scheduler.model.arrays import hosts_of_tasks
-from scheduler.store import task_queue_lua
 from scheduler.store.keys import Keys, as_text, escaped
+from scheduler.store.scripts import script
 from scheduler.store.secrets import unseal
 from scheduler.store.tails import MOST_BYTES, MOST_NOTED, Stream, Tail, read_tail
 from scheduler.store.task_states import Progress, TaskState
@@ -30,6 +30,17 @@ if TYPE_CHECKING:
 
 Outcome = Literal["succeeded", "failed", "unstartable", "stopped", "returned", "cancelled"]
 """How a task ended. A failed task may be retried; one that cannot be started is tried on another worker (W9)."""
+
+FILL_LUA = script(__file__, "fill")
+RESTART_LUA = script(__file__, "restart")
+STEP_LUA = script(__file__, "step")
+KEEP_OUTPUT_LUA = script(__file__, "keep_output")
+KEEP_DRIVER_OUTPUT_LUA = script(__file__, "keep_driver_output")
+KEEP_PROGRAM_OUTPUT_LUA = script(__file__, "keep_program_output")
+KEEP_USED_LUA = script(__file__, "keep_used")
+PUT_BACK_LUA = script(__file__, "put_back")
+CLOSE_LUA = script(__file__, "close")
+SWEEP_LUA = script(__file__, "sweep")
 
 FUNCTION = "workers.tasks.run"
 """The function named in the jobs; never called, because executors read only the job ids."""
@@ -152,11 +163,11 @@ class Worklist:
         self._store = connection
         self._secret_key = secret_key
         self._keys = Keys(cluster)
-        self._fill = connection.register_script(task_queue_lua.FILL)
-        self._restart = connection.register_script(task_queue_lua.RESTART)
-        self._step = connection.register_script(task_queue_lua.STEP)
-        self._keep_output = connection.register_script(task_queue_lua.KEEP_OUTPUT)
-        self._sweep = connection.register_script(task_queue_lua.SWEEP)
+        self._fill = connection.register_script(FILL_LUA)
+        self._restart = connection.register_script(RESTART_LUA)
+        self._step = connection.register_script(STEP_LUA)
+        self._keep_output = connection.register_script(KEEP_OUTPUT_LUA)
+        self._sweep = connection.register_script(SWEEP_LUA)
 
     def fill(
         self,
@@ -262,7 +273,7 @@ class Worklist:
 
         The name of an executor that ended abnormally is `broken` (semantics W10).
         """
-        return cast("int", self._store.eval(task_queue_lua.PUT_BACK, 4, *self.returned(app, gone)))
+        return cast("int", self._store.eval(PUT_BACK_LUA, 4, *self.returned(app, gone)))
 
     def returned(self, app: str, gone: Iterable[str]) -> tuple[str, ...]:
         """Arguments with which a commit returns the running tasks of the `gone` executors to the queue."""
@@ -292,7 +303,7 @@ class Worklist:
         places = [key for app in apps for key in (keys.tasks(app), keys.output(app), keys.driver_output(app))]
         for app in apps:
             places += [self._queue(app), keys.begun(app), keys.later(app), keys.secrets(app), keys.mail(app)]
-        return ("EVAL", task_queue_lua.CLOSE, len(places), *places)
+        return ("EVAL", CLOSE_LUA, len(places), *places)
 
     def sweep(self, apps: Mapping[str, str], made: Sequence[int]) -> None:
         """Delete the jobs of closed apps; `made` is the number of jobs of each, -1 if nothing of it is stored."""
@@ -379,7 +390,7 @@ class Worklist:
     def keep_driver_output(self, app: str, tail: bytes, *, company: str = "") -> None:
         """Store the tail of the driver's output for `KEPT_S`; it counts as that of a `step`."""
         keys, about = self._keys, (company, app, LIVE_BYTES, KEPT_S)
-        self._eval(task_queue_lua.KEEP_DRIVER_OUTPUT, [keys.driver_output(app), keys.live], [*about, *_forms(tail)])
+        self._eval(KEEP_DRIVER_OUTPUT_LUA, [keys.driver_output(app), keys.live], [*about, *_forms(tail)])
 
     def keep_program_output(self, app: str, number: int, tail: bytes, *, company: str = "") -> None:
         """Store the tail of the output of executor `number`'s program, for `KEPT_S`; of the last `KEPT_PROGRAMS`.
@@ -388,12 +399,12 @@ class Worklist:
         """
         keys, gone = self._keys, number - KEPT_PROGRAMS
         about = company, app, LIVE_BYTES, KEPT_S, number, gone if gone >= 0 else ""
-        self._eval(task_queue_lua.KEEP_PROGRAM_OUTPUT, [keys.output(app), keys.live], [*about, *_forms(tail)])
+        self._eval(KEEP_PROGRAM_OUTPUT_LUA, [keys.output(app), keys.live], [*about, *_forms(tail)])
 
     def keep_used(self, app: str, number: int, cpu_ms: int, peak_mb: int) -> None:
         """Count what the program of executor `number` has used, once: CPU time (ms) and peak memory (MiB)."""
         used = max(0, cpu_ms), max(0, peak_mb)
-        self._eval(task_queue_lua.KEEP_USED, [self._keys.tasks(app)], [f"used:{number}", *used, KEPT_S])
+        self._eval(KEEP_USED_LUA, [self._keys.tasks(app)], [f"used:{number}", *used, KEPT_S])
 
     def _eval(self, script: str, keys: list[str], arguments: list[str | int | bytes]) -> object:
         return self._store.eval(script, len(keys), *keys, *arguments)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 from scheduler.model.errors import InvalidCommand, TooManyVisits
+from scheduler.store.scripts import script
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -134,30 +135,7 @@ class Orders(msgspec.Struct, frozen=True):
     full: bool = False
 
 
-_EXCHANGE = """
-if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] then return false end
-local sent, taken = ARGV[3], ARGV[4]
-local number, base = tonumber(redis.call('HGET', KEYS[1], sent) or 0), tonumber(redis.call('HGET', KEYS[1], taken) or 0)
-local waiting = redis.call('LLEN', KEYS[2])
-for i = 7, #ARGV do
-  if tonumber(ARGV[5]) + i - 7 == number and waiting < MOST then
-    waiting = redis.call('RPUSH', KEYS[2], ARGV[i])
-    number = number + 1
-  end
-end
-local after = tonumber(ARGV[6])
-if after > base then
-  redis.call('LTRIM', KEYS[3], after - base, -1)
-  base = after
-end
-redis.call('HSET', KEYS[1], sent, number, taken, base)
-local said = redis.call('HMGET', KEYS[1], 'exit', 'error', 'ended', 'rows', 'columns')
-return {redis.call('LRANGE', KEYS[3], 0, -1), waiting, said}
-""".replace("MOST", str(MOST_CHUNKS))
-"""KEYS: the record, the list to send by, the list to take from. ARGV: a field of the record and what it must hold, the
-fields with the numbers of chunks sent and taken, the number of the first chunk, how many were taken, the chunks.
--> the chunks to take, how many wait the other way, and what else the two ends have said, as of the same moment: whoever
-is told that the command has ended has the last of its output. nil if the record is gone."""
+_EXCHANGE = script(__file__, "exchange")
 
 
 class Visits:
@@ -205,8 +183,8 @@ class Visits:
         """Carry out a visitor's call. Raises: InvalidCommand if the visit is over or another account's."""
         record = self._keys.visit(visit)
         lists = [f"{record}:in", f"{record}:out"]
-        said: list[Any] = ["account", account, "sent_in", "taken_out", call.first, call.after, *call.chunks]
-        found: Any = self._exchange([record, *lists], said)
+        said: list[Any] = ["account", account, "sent_in", "taken_out", call.first, call.after, MOST_CHUNKS]
+        found: Any = self._exchange([record, *lists], [*said, *call.chunks])
         if found is None:
             raise InvalidCommand("the command runs no more, or is not yours; `fairlog exec` runs another one")
         chunks, waiting, (ended, error, *_) = found
@@ -253,8 +231,8 @@ class Visits:
         """Carry out an executor's call."""
         record = self._keys.visit(report.visit)
         lists = [f"{record}:out", f"{record}:in"]
-        said: list[Any] = ["executor", executor, "sent_out", "taken_in", report.first, report.after, *report.chunks]
-        found: Any = self._exchange([record, *lists], said)
+        said: list[Any] = ["executor", executor, "sent_out", "taken_in", report.first, report.after, MOST_CHUNKS]
+        found: Any = self._exchange([record, *lists], [*said, *report.chunks])
         if found is None:
             return Orders(there=False)
         chunks, waiting, (*_, ended, rows, columns) = found

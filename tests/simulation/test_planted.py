@@ -37,8 +37,7 @@ from scheduler.service.scheduler import Scheduler
 from scheduler.service.seals import key_change
 from scheduler.service.signing import Gate, Sent
 from scheduler.service.tokens import authenticate
-from scheduler.store import eventlog
-from scheduler.store import task_queue_lua as worklist_lua
+from scheduler.store import eventlog, task_queue
 from scheduler.store.eventlog import EventLog
 from scheduler.store.task_queue import Worklist
 from tests.simulation.door import has_accounts
@@ -145,7 +144,7 @@ def a_state_remembers_no_commands(patch: pytest.MonkeyPatch) -> None:
 
 
 def begun_tasks_do_not_come_back(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(worklist_lua, "PUT_BACK", "return 0")
+    patch.setattr(task_queue, "PUT_BACK_LUA", "return 0")
     patch.setattr(Worklist, "returned", lambda work, app, _gone: (work._queue(app), "", "", "", ""))
 
 
@@ -283,8 +282,8 @@ def targets_of_a_gang_end_one_by_one(patch: pytest.MonkeyPatch) -> None:
 
 def failed_tasks_are_tried_again_at_once(patch: pytest.MonkeyPatch) -> None:
     waiting = "if backoff_s > 0 then\n        task.due_at"
-    assert waiting in worklist_lua.STEP
-    patch.setattr(worklist_lua, "STEP", worklist_lua.STEP.replace(waiting, "if false then\n        task.due_at"))
+    assert waiting in task_queue.STEP_LUA
+    patch.setattr(task_queue, "STEP_LUA", task_queue.STEP_LUA.replace(waiting, "if false then\n        task.due_at"))
 
 
 def masters_permit_everything(patch: pytest.MonkeyPatch) -> None:
