@@ -14,6 +14,7 @@ import click
 
 from fairlog.cli.main import cli
 from fairlog.cli.target import target_options
+from tests.docs.one_a_line import one_a_line
 
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 COMMON = "Cluster options"
@@ -58,7 +59,7 @@ def described(path: tuple[str, ...], command: click.Command) -> str:
         lines.append(_table(own))
     if len(own) < len(options):
         lines.append(f"Accepts the [cluster options](#{COMMON.lower().replace(' ', '-')}).")
-    return "\n\n".join(lines)
+    return one_a_line("\n\n".join(lines)).rstrip()
 
 
 def common() -> str:

@@ -1,4 +1,4 @@
-"""The pages of rules stay short enough to be read: few rules, each with a title, and one sentence a line."""
+"""The pages of rules stay short enough to be read: few rules, each with a title."""
 
 from __future__ import annotations
 
@@ -12,18 +12,11 @@ PAGES = {name: (DOCS / name).read_text() for name in ("semantics.md", "workers.m
 MOST = {"semantics.md": (8_000, 85), "workers.md": (1_200, 15)}
 """The most words of each, marks of lists among them, and the most rules."""
 RULE = re.compile(r"([A-Z])([0-9]+)\. ")
-NEXT_SENTENCE = re.compile(r"(?:(?<=[\w)`%*]\.)(?<!\.\.)|(?<=\.\*)) (?=[A-Z`⌊])")
 
 
 def rules(page: str) -> list[str]:
     """The lines with which rules begin."""
     return [line for line in page.splitlines() if RULE.match(line)]
-
-
-def crowded(page: str) -> list[str]:
-    """The lines of more than one sentence; neither figures nor tables have sentences."""
-    lines = [line for line in page.splitlines() if not line.startswith(("    ", "|"))]
-    return [line for line in lines if NEXT_SENTENCE.search(re.sub(r"^(?:[0-9]|[A-Z][0-9]+)\. ", "", line))]
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -50,18 +43,3 @@ def test_every_rule_stands_with_those_of_its_letter_in_order(page: str) -> None:
         assert numbers == sorted(numbers)
         found += numbers
     assert len(found) == len({*found}) == len(rules(page))
-
-
-@pytest.mark.parametrize("page", PAGES.values(), ids=PAGES)
-def test_a_line_has_one_sentence(page: str) -> None:
-    assert crowded(page) == []
-
-
-@pytest.mark.parametrize("line", ["One. Two.", "- Its `x`. `y` follows.", "A1. *A title.* A sentence.", "1. One. Two."])
-def test_two_sentences_on_a_line_are_found(line: str) -> None:
-    assert crowded(line) == [line]
-
-
-@pytest.mark.parametrize("line", ["1. One.", "A1. *A title.*", "Cores 1, 2, 3 … and so on.", "    A. B. C."])
-def test_one_sentence_is_not_two(line: str) -> None:
-    assert crowded(line) == []
