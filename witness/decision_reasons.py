@@ -168,7 +168,7 @@ def _seen(
         found = [candidate for candidate in found if candidate[0] not in own]
     candidates = {worker: (number, amounts_in(free)) for number, (worker, free) in enumerate(found, start=1)}
     how = f"{placement.name}: {placement.wording}, workers ordered by {settings.worker_selection} (P1)"
-    if state.sparing and state.fleet.offered:
+    if state.sparing and (state.fleet.offering or state.fleet.with_class):
         how += ", those with fewer kinds that the app does not request first (P1)"
     if has_last(seeking):
         how += ", those with a window ahead last (W14)"

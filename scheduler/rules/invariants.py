@@ -185,8 +185,13 @@ def _sizes(state: ClusterState) -> Iterator[str]:
 def _needs(state: ClusterState) -> Iterator[str]:
     """Which needs live workers could host (semantics N3)."""
     live = [worker for worker in state.workers.values() if worker.status == "alive"]
-    used = {demand for app in state.apps.values() if app.ended is None for demand in demands_of(app.spec)}
-    if used != state.demands.number.keys():
+    used: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for app in state.apps.values():
+        used[app.spec.company].update(demands_of(app.spec) if app.ended is None else ())
+    for name, company in state.companies.items():
+        if company.demands != used[name]:
+            yield f"company {name!r} counts the demands {company.demands}, but its apps have {dict(used[name])}"
+    if {demand for demands in used.values() for demand in demands} != state.demands.number.keys():
         yield f"the demands {sorted(state.demands.number)} are in use, against those of the apps"
     for need in state.claims.needs.values():
         sizes = [size for size in (need.least, need.driver) if size.cores]
@@ -296,7 +301,7 @@ def _fleet_and_places(state: ClusterState) -> Iterator[str]:
         windows = [each.id for each in state.windows.values() if worker.id in each.names]
         windows.sort(key=lambda name: state.windows[name].begin)
         met = class_of(state.demands.number, worker.labels, worker.taints, windows)
-        if (known := state.fleet.class_of(worker.id)) != met:
+        if (known := state.fleet.marks[worker.id].met) != met:
             yield f"worker {worker.id!r} is of the class {known}, but its labels make {met}"
     if (found := sum(state.fleet.offers().values())) != len(live):
         yield f"the fleet counts {found} offers, but there are {len(live)} live workers"

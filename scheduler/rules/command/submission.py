@@ -31,7 +31,7 @@ from scheduler.rules.command.programs import check_gang, check_terms, check_toge
 from scheduler.rules.command.request import Asked, asked
 from scheduler.rules.command.runtime import runtime_of, warning_of
 from scheduler.rules.entities.companies import Company
-from scheduler.rules.entities.labels import MOST_DEMANDS, demand_of, excluded_by, met_by
+from scheduler.rules.entities.labels import MOST_DEMANDS, MOST_OF_COMPANY, demand_of, excluded_by, met_by
 from scheduler.rules.placement.sizing import memory_of, requested_resources, smallest_cores
 from scheduler.rules.state.cluster import ClusterState
 from scheduler.rules.state.departments import limited_above
@@ -131,11 +131,16 @@ def _demanded(state: ClusterState, command: SubmitApp) -> dict[str, tuple[str, .
         raise InvalidCommand(f"no worker can have the label {shorten(both[0])} and be without it; leave one of the two")
     found = {"require": require, "avoid": avoid, "tolerate": tolerate, "prefer_labels": prefer}
     demands = {demand_of(require, avoid, tolerate), demand_of((*require, *prefer), avoid, tolerate)} - {""}
-    if len({*state.demands.number, *demands}) > MOST_DEMANDS:
-        raise InvalidCommand(
-            f"apps that have not ended demand {len(state.demands.number)} different things of labels, of which "
-            f"{MOST_DEMANDS} can be in use; demand what another one does, or wait for the end of some"
-        )
+    whose = f"apps of company {command.company!r}"
+    for apps, used, most in (
+        (whose, state.companies[command.company].demands, MOST_OF_COMPANY),
+        ("apps", state.demands.number, MOST_DEMANDS),
+    ):
+        if len({*used, *demands}) > most:
+            raise InvalidCommand(
+                f"{apps} that have not ended demand {len(used)} different things of labels, of which {most} can be in "
+                "use; demand what another one does, or wait for the end of some"
+            )
     return found
 
 

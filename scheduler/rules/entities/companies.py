@@ -74,6 +74,8 @@ class Company:
     """How many apps it has that have not ended."""
     sizes: dict[Resources, int] = field(default_factory=dict)
     """What a smallest executor of its apps has that have not ended -> of how many (semantics H2)."""
+    demands: dict[str, int] = field(default_factory=dict)
+    """What its apps that have not ended demand of labels -> of how many (semantics P9)."""
     users: dict[str, User] = field(default_factory=dict)
     waiting: dict[str, App] = field(default_factory=dict)
     """Its apps in waitingApps, in the order of admission."""

@@ -19,14 +19,17 @@ from typing import Literal, NamedTuple, TypeVar
 
 from scheduler.model.resources import NOTHING, Amounts, Resources, amounts_of
 from scheduler.rules.entities.labels import (
-    Alike,
+    NO_MARKS,
+    Marks,
+    Moves,
     amounts_in,
-    class_in,
     demand_in,
     has_last,
     lateness,
     may_use,
     meets,
+    met_as,
+    met_in,
     spare_demands,
     without_windows,
 )
@@ -101,12 +104,13 @@ class Fleet:
         self._by_memory: list[tuple[int, Shape]] = []
         self.offering: dict[str, tuple[str, ...]] = {}
         """Worker -> the further kinds that it offers, of those that offer any; a shape names them all, even with 0."""
-        self._plain = Alike()
-        self._alike: dict[str, Alike] = {}
-        """Worker -> those of its class: of the demands in use it meets, and its windows, if not as all (P9, W14)."""
-        self._classes: dict[Amounts, int] = {}
-        """Class -> how many workers are of it; none is of no class."""
-        self.offered: dict[tuple[str, ...], int] = {}
+        self.marks: dict[str, Marks] = {}
+        """Worker -> its marks, and so its class: which of the demands in use it meets, and its windows (P9, W14)."""
+        self.with_class = 0
+        """How many workers have a class, since they do not meet what all do."""
+        self._alike: dict[tuple[Marks, Resources], int] = {}
+        """Marks and offer -> how many workers have them."""
+        self._offered: dict[tuple[str, ...], int] = {}
         """How many workers offer the same kinds, their class among them."""
         self._moved: dict[str, tuple[Shape, Shape]] = {}
         """Worker -> (indexed shape, current shape); applied by `_sync`."""
@@ -124,13 +128,14 @@ class Fleet:
             self._workers[shape] = rank, workers
             self._by_rank[rank] += len(workers)
 
-    def join(self, worker: str, offer: Resources, free: Shape, alike: Alike | None = None) -> None:
-        """Add a worker, one of these, that became live with `offer`, of which `free` is not granted (W1, P9)."""
+    def join(self, worker: str, offer: Resources, free: Shape, marks: Marks = NO_MARKS) -> None:
+        """Add a worker of these marks that became live with `offer`, of which `free` is not granted (W1, P9)."""
         self.live += 1
         self.total += offer
         if offer.others:
             self.offering[worker] = tuple([kind for kind, _ in offer.others])
-        self._number(worker, offer, self._plain if alike is None else alike)
+        self.marks[worker] = marks
+        self._count(worker, offer, 1)
         self._insert(worker, self._shape(worker, free))
 
     def leave(self, worker: str, offer: Resources, free: Shape) -> None:
@@ -139,71 +144,67 @@ class Fleet:
         self.total -= offer
         kept, _ = self._moved.pop(worker, (self._shape(worker, free),) * 2)
         self._delete(worker, kept)
-        self._number(worker, offer, None)
+        self._count(worker, offer, -1)
         self.offering.pop(worker, None)
+        del self.marks[worker]
 
-    def reclass(self, worker: str, offer: Resources, free: Shape, alike: Alike) -> bool:
-        """The live worker is one of these from now on (semantics P9); whether it was of another class."""
-        if alike is self._alike[worker]:
-            return False
-        met, before = self.class_of(worker), self._shape(worker, free)
-        self._number(worker, offer, None)
-        self._number(worker, offer, alike)
-        if alike.met == met:
+    def mark(self, worker: str, offer: Resources, free: Shape, marks: Marks) -> bool:
+        """The live worker has these marks from now on (semantics P9, W14); whether it was of another class."""
+        before, known = self._shape(worker, free), self.marks[worker].met
+        self._count(worker, offer, -1)
+        self.marks[worker] = marks
+        self._count(worker, offer, 1)
+        if marks.met == known:
             return False
         moved = self._moved.get(worker)
         self._moved[worker] = (before if moved is None else moved[0]), self._shape(worker, free)
         return True
 
-    def regroup(self, changed: Iterable[tuple[Alike, Amounts]]) -> None:
-        """These workers are of those classes from now on, as `Demands.count` tells: whole shapes at a time (P9)."""
-        if self._moved:
-            self._sync()
-        moving: dict[Amounts, tuple[Amounts, list[Alike]]] = {}
-        offers: dict[tuple[Amounts, Resources], int] = {}
-        for alike, met in changed:
-            moving.setdefault(alike.met, (met, []))[1].append(alike)
-            for offer, number in alike.offers.items():
-                tally(offers, (alike.met, offer), number)
-        moved: Moved = {}
-        for before, (met, theirs) in moving.items():
-            all_of_it = sum([len(each.workers) for each in theirs]) == self._classes.get(before, 0)
-            moved[before] = met, None if all_of_it else {name: None for each in theirs for name in each.workers}
-            for alike in theirs:
-                alike.met = met
-        for (before, offer), number in offers.items():
-            self._count(offer, before, -number)
-            self._count(offer, moved[before][0], number)
-        _move_classes(self._workers, moved)
-        self._by_cores = sorted(self._workers)
-        self._by_memory = sorted([(shape.memory_mb, shape) for shape in self._workers])
+    def reclass(self, moves: Moves) -> None:
+        """The workers of these classes are of others from now on, as their marks say (semantics P9).
 
-    def _number(self, worker: str, offer: Resources, alike: Alike | None) -> None:
-        """The worker, which offers that, is one of these; of none any more if that is None."""
-        change, theirs = (-1, self._alike.pop(worker)) if alike is None else (1, alike)
-        if alike is None:
-            del theirs.workers[worker]
-        else:
-            self._alike[worker] = alike
-            alike.workers[worker] = None
-        tally(theirs.offers, offer, change)
-        self._count(offer, theirs.met, change)
+        The workers of a shape change together; one by one only where some become what others do not.
+        """
+        self._sync()
+        for shape, (rank, workers) in [*self._workers.items()]:
+            become = moves.get(met_in(shape), ())
+            if not become:
+                continue
+            self._drop(shape)
+            parts: dict[Amounts, list[str]] = {met: [] for met in become}
+            if len(become) == 1:
+                parts = dict.fromkeys(become, workers)
+            else:
+                for worker in workers:
+                    parts[self.marks[worker].met].append(worker)
+            for met, part in parts.items():
+                self._put(met_as(shape, met), rank, part)
+        offers: dict[Resources, int] = {}
+        for (marks, offer), number in self._alike.items():
+            tally(offers, met_as(offer, marks.met), number)
+        self._offers, self._offered = offers, {}
+        for offer, number in offers.items():
+            if offer.others:
+                tally(self._offered, tuple([kind for kind, _ in offer.others]), number)
+        self.with_class = sum([number for (marks, _), number in self._alike.items() if marks.met])
 
-    def _count(self, offer: Resources, met: Amounts, change: int) -> None:
-        """So many workers more of that class offer that."""
-        tally(self._offers, _of_class(offer, met), change)
-        tally(self._classes, met, change)
-        if kinds := (*[kind for kind, _ in offer.others], *[kind for kind, _ in met]):
-            tally(self.offered, kinds, change)
+    def _count(self, worker: str, offer: Resources, change: int) -> None:
+        """So many workers more offer what it offers, and kinds and a class as it does."""
+        marks = self.marks[worker]
+        tally(self._alike, (marks, offer), change)
+        tally(self._offers, self._classed(worker, offer), change)
+        self.with_class += change if marks.met else 0
+        if kinds := self._kinds(worker):
+            tally(self._offered, kinds, change)
 
-    def class_of(self, worker: str) -> Amounts:
-        """The class of the live worker; nothing for a worker that is not."""
-        alike = self._alike.get(worker)
-        return () if alike is None else alike.met
+    def _kinds(self, worker: str) -> tuple[str, ...]:
+        """The kinds that the worker offers, then its class."""
+        kinds, met = self.offering.get(worker, ()), self.marks[worker].met
+        return (*kinds, met[0][0]) if met else kinds
 
     def move(self, worker: str, before: Shape, after: Shape) -> None:
         """Record a change of a live worker's free resources. The index is updated at the next query."""
-        if self.offered:
+        if self.offering or self.with_class:
             before, after = self._shape(worker, before), self._shape(worker, after)
         moved = self._moved.get(worker)
         self._moved[worker] = (before if moved is None else moved[0]), after
@@ -239,7 +240,7 @@ class Fleet:
 
     def _by_labels(self, numbers: dict[Resources, int]) -> dict[Resources, int]:
         """The numbers of equal amounts and labels: entitlements do not heed windows (semantics W14)."""
-        if not self.offered:
+        if not self.with_class:
             return dict(numbers)
         found: dict[Resources, int] = {}
         for shape, number in numbers.items():
@@ -311,9 +312,9 @@ class Fleet:
         """
         if self._moved:
             self._sync()
-        if not self.offered or not (sparing or has_last(size)):
+        if not self._offered or not (sparing or has_last(size)):
             return self._in_order(size, selection, everywhere=everywhere)
-        usable = [kinds for kinds in self.offered if everywhere or meets(kinds[-1], size)]
+        usable = [kinds for kinds in self._offered if everywhere or meets(kinds[-1], size)]
         ranks = sorted({(0, 0), *[_rank(kinds, size, sparing=sparing) for kinds in usable]})
         ordered = [self._in_order(size, selection, rank, sparing=sparing, everywhere=everywhere) for rank in ranks]
         return chain.from_iterable(ordered)
@@ -328,12 +329,11 @@ class Fleet:
 
     def rank(self, worker: str, size: Resources, *, sparing: bool) -> tuple[int, int]:
         """What comes before all else in the order of candidates: spare kinds, then windows (semantics P1, W14)."""
-        kinds = *self.offering.get(worker, ()), *[kind for kind, _ in self.class_of(worker)]
-        return _rank(kinds, size, sparing=sparing)
+        return _rank(self._kinds(worker), size, sparing=sparing)
 
     def admits(self, worker: str, size: Resources) -> bool:
         """Whether the live worker meets the demand of `size` (semantics P9)."""
-        return may_use(Resources(others=self.class_of(worker)), size)
+        return may_use(Resources(others=self.marks[worker].met), size)
 
     def _in_order(
         self,
@@ -352,7 +352,7 @@ class Fleet:
             shapes = self._by_cores[bisect_left(self._by_cores, Resources(size.cores)) :]
         if largest_first:
             shapes.reverse()
-        if not everywhere and (self.offered or demand_in(size)):
+        if not everywhere and (self.with_class or demand_in(size)):
             shapes = [shape for shape in shapes if may_use(shape, size)]
         fitting: Iterable[Shape] = filter(size.fits, shapes)
         if rank is not None:
@@ -388,7 +388,8 @@ class Fleet:
         return self._classed(worker, amounts)
 
     def _classed(self, worker: str, amounts: Resources) -> Resources:
-        return _of_class(amounts, self.class_of(worker))
+        met = self.marks[worker].met
+        return amounts if not met else Resources(amounts.cores, amounts.memory_mb, (*amounts.others, *met))
 
     def _sync(self) -> None:
         """Move every changed worker to its current shape."""
@@ -426,6 +427,17 @@ class Fleet:
         insort(self._by_memory, (shape.memory_mb, shape))
         return added
 
+    def _put(self, shape: Shape, rank: int, workers: list[str]) -> None:
+        """Add these workers, sorted by id, to those of the shape."""
+        if not workers:
+            return
+        if shape in self._workers:
+            there = self._workers[shape][1]
+            there[:] = sorted([*there, *workers])  # of two sorted lists: linear
+        else:
+            self._add(shape)
+            self._workers[shape] = rank, workers
+
     def _drop(self, shape: Shape) -> None:
         """Forget a shape that no worker has any more."""
         del self._workers[shape]
@@ -444,34 +456,6 @@ class Fleet:
     def _of_shape(self, shape: Shape, *, largest_first: bool) -> Candidates:
         _, workers = self._workers[shape]
         return zip(reversed(workers) if largest_first else workers, repeat(shape), strict=False)
-
-
-Moved = dict[Amounts, tuple[Amounts, dict[str, None] | None]]
-"""Class -> the one that its workers are of from now on, and which of them are; None if all."""
-
-
-def _move_classes(shapes: dict[Shape, tuple[int, list[str]]], moved: Moved) -> None:
-    for shape, (rank, workers) in list(shapes.items()):
-        others = shape.others
-        plain, before = (others[:-1], others[-1:]) if class_in(shape) else (others, ())
-        if before not in moved:
-            continue
-        met, names = moved[before]
-        going = workers if names is None else [name for name in workers if name in names]
-        if not going:
-            continue
-        staying = [] if names is None else [name for name in workers if name not in names]
-        if staying:
-            shapes[shape] = rank, staying
-        else:
-            del shapes[shape]
-        after = Resources(shape.cores, shape.memory_mb, (*plain, *met))
-        there = shapes.get(after)
-        shapes[after] = rank, going if there is None else sorted(there[1] + going)
-
-
-def _of_class(amounts: Resources, met: Amounts) -> Resources:
-    return Resources(amounts.cores, amounts.memory_mb, (*amounts.others, *met)) if met else amounts
 
 
 def _spare(offered: Sequence[str], size: Resources) -> int:

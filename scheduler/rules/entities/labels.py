@@ -12,6 +12,7 @@ whose workers are left out, and those whose workers come last.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -20,7 +21,7 @@ from scheduler.model.resources import Amounts, Resources
 
 MARK = "~"
 """With what the kind begins that names a class or a demand; it comes after all kinds of resources."""
-MOST_DEMANDS = 256
+MOST_DEMANDS, MOST_OF_COMPANY = 256, 64
 _BETWEEN_TERMS, _BETWEEN_DEMANDS = "\t", "\n"
 _WINDOWS, _LAST = "\v", "\f"
 """With what the names of windows begin in a class, and in a demand those that are left out; then those that come last.
@@ -175,12 +176,6 @@ def _text(met: set[str]) -> str:
     return _BETWEEN_DEMANDS.join(sorted(met)) if met else MARK
 
 
-def _toggled(text: str, demand: str) -> str:
-    """The text of a class that meets the demand as well, or not any more."""
-    met = set() if text == MARK else set(text.split(_BETWEEN_DEMANDS))
-    return _text(met ^ {demand})
-
-
 def _class(text: str, windows: Iterable[str]) -> Amounts:
     return _named_or_none(text + "".join([_WINDOWS + name for name in windows]))
 
@@ -240,6 +235,17 @@ def class_in(room: Resources) -> str:
     return others[-1][0] if others and others[-1][0][0] == MARK else ""
 
 
+def met_in(room: Resources) -> Amounts:
+    """The class of a worker with that room."""
+    return room.others[-1:] if class_in(room) else ()
+
+
+def met_as(room: Resources, met: Amounts) -> Resources:
+    """The room, of that class."""
+    amounts = amounts_in(room)
+    return Resources(amounts.cores, amounts.memory_mb, (*amounts.others, *met)) if met else amounts
+
+
 class Classes:
     """Some classes, each of them one bit, the first one the lowest."""
 
@@ -269,35 +275,23 @@ def classes_of(kinds: tuple[str, ...]) -> Classes:
     return Classes(kinds)
 
 
-Marks = tuple[tuple[tuple[str, str], ...], tuple[str, ...]]
-"""The labels and the taints of a worker."""
+@dataclass(slots=True, eq=False)
+class Marks:
+    """By what live workers are told apart: those of equal labels, taints and windows share one of these."""
+
+    labels: Mapping[str, str]
+    taints: tuple[str, ...]
+    windows: tuple[str, ...]
+    met: Amounts
+    """Their class."""
+    live: int = 0
+    """How many live workers have them."""
 
 
-def _marks(labels: Mapping[str, str], taints: tuple[str, ...]) -> Marks:
-    return tuple(sorted(labels.items())), taints
+NO_MARKS = Marks({}, (), (), ())
 
-
-class Alike:
-    """Live workers of the same marks and windows: whatever is demanded, they are of one class."""
-
-    def __init__(self, met: Amounts = ()) -> None:
-        self.met = met
-        """Their class."""
-        self.workers: dict[str, None] = {}
-        self.offers: dict[Resources, int] = {}
-        """What one of them offers -> how many offer that."""
-
-
-class _Marked:
-    """What is known of the live workers of some marks."""
-
-    def __init__(self, labels: Mapping[str, str], taints: tuple[str, ...], text: str) -> None:
-        self.labels, self.taints = labels, taints
-        self.text = text
-        """The demands in use that they meet, as one text."""
-        self.number = 0
-        self.alike: dict[tuple[str, ...], Alike] = {}
-        """Windows -> those that have them."""
+Moves = dict[Amounts, set[Amounts]]
+"""Class -> the classes that its workers have from now on, itself among them if some stay."""
 
 
 class Demands:
@@ -305,59 +299,59 @@ class Demands:
 
     def __init__(self) -> None:
         self.number: dict[str, int] = {}
-        self._marked: dict[Marks, _Marked] = {}
+        self._marks: dict[tuple[object, ...], Marks] = {}
+        """Labels, taints and windows of live workers -> their marks."""
 
-    def restore(self, demands: Iterable[str]) -> None:
-        """An app has each of these, before any worker is live."""
-        for demand in demands:
-            self.count(demand, 1)
-
-    def count(self, demand: str, change: int) -> list[tuple[Alike, Amounts]]:
-        """So many apps more have it; the workers whose class is another one now, and that.
-
-        Workers of one class that are named are of one class again, and no other one that is named is of that.
-        """
+    def count(self, demand: str, change: int) -> Moves:
+        """So many apps more have it; what becomes of the classes of live workers, of those that change."""
         before = self.number.get(demand, 0)
         if before + change:
             self.number[demand] = before + change
         else:
             del self.number[demand]
         if before and before + change:
-            return []
-        changed: list[tuple[Alike, Amounts]] = []
-        toggled: dict[str, str] = {}
-        for marked in self._marked.values():
-            if met_by(demand, marked.labels, marked.taints):
-                text = toggled.get(marked.text)
-                if text is None:
-                    text = toggled[marked.text] = _toggled(marked.text, demand)
-                marked.text = text
-                marked.alike = {windows: alike for windows, alike in marked.alike.items() if alike.workers}
-                changed += [(alike, _class(text, windows)) for windows, alike in marked.alike.items()]
-        return changed
+            return {}
+        named, anybody = _names(demand), met_by(demand, {}, ())
+        toggled: dict[Amounts, Amounts] = {}
+        moves: Moves = {}
+        for marks in self._marks.values():
+            known = marks.met
+            alike = not marks.taints and named.isdisjoint(marks.labels)
+            if anybody if alike else met_by(demand, marks.labels, marks.taints):
+                if known not in toggled:
+                    toggled[known] = _toggled(known, demand)
+                marks.met = toggled[known]
+            moves.setdefault(known, set()).add(marks.met)
+        return {known: become for known, become in moves.items() if become != {known}}
 
-    def join(self, labels: Mapping[str, str], taints: tuple[str, ...], windows: Iterable[str] = ()) -> Alike:
-        """A worker of these marks and windows is live from now on; the workers with which it is alike."""
-        marks = _marks(labels, taints)
-        marked = self._marked.get(marks)
-        if marked is None:
-            text = _text({demand for demand in ("", *self.number) if met_by(demand, labels, taints)})
-            marked = self._marked[marks] = _Marked(labels, taints, text)
-        marked.number += 1
-        return self.alike(labels, taints, windows)
-
-    def leave(self, labels: Mapping[str, str], taints: tuple[str, ...]) -> None:
-        """A worker of these is not live any more."""
-        marks = _marks(labels, taints)
-        marked = self._marked[marks]
-        marked.number -= 1
-        if not marked.number:
-            del self._marked[marks]
-
-    def alike(self, labels: Mapping[str, str], taints: tuple[str, ...], windows: Iterable[str] = ()) -> Alike:
-        """The workers with which a live one of these is alike."""
-        marked, planned = self._marked[_marks(labels, taints)], tuple(windows)
-        found = marked.alike.get(planned)
+    def join(self, labels: Mapping[str, str], taints: tuple[str, ...], windows: Iterable[str] = ()) -> Marks:
+        """A worker of these is live from now on; its marks."""
+        windows = tuple(windows)
+        key = _key(labels, taints, windows)
+        found = self._marks.get(key)
         if found is None:
-            found = marked.alike[planned] = Alike(_class(marked.text, planned))
+            found = self._marks[key] = Marks(labels, taints, windows, class_of(self.number, labels, taints, windows))
+        found.live += 1
         return found
+
+    def leave(self, marks: Marks) -> None:
+        """A worker of these is live no more."""
+        marks.live -= 1
+        if not marks.live:
+            del self._marks[_key(marks.labels, marks.taints, marks.windows)]
+
+
+def _key(labels: Mapping[str, str], taints: Iterable[str], windows: Iterable[str]) -> tuple[object, ...]:
+    return (*sorted(labels.items()), None, *taints, None, *windows)
+
+
+def _names(demand: str) -> set[str]:
+    """The labels of which the demand says anything."""
+    return {term.key for term in terms_of(demand) if term.how != _TOLERATED}
+
+
+def _toggled(met: Amounts, demand: str) -> Amounts:
+    """The class with the demand, or without it if it was among those that are met."""
+    plain, between, windows = met[0][0][1:].partition(_WINDOWS) if met else ("", "", "")
+    demands = {*plain.split(_BETWEEN_DEMANDS)} if plain != MARK else set[str]()
+    return _named_or_none(_text(demands ^ {demand}) + between + windows)

@@ -55,7 +55,7 @@ def place_near(
                 if worker not in without and state.fleet.admits(worker, seeking)
             ]
             fitting = in_order(near, unit, settings.worker_selection)
-            if state.fleet.offered:
+            if state.fleet.offering or state.fleet.with_class:
                 fitting = iter(
                     sorted(fitting, key=lambda one: state.fleet.rank(one[0], seeking, sparing=state.sparing))
                 )

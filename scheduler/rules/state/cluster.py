@@ -26,12 +26,12 @@ from scheduler.rules.entities.accounts import Account
 from scheduler.rules.entities.apps import App, spent_by
 from scheduler.rules.entities.companies import Company
 from scheduler.rules.entities.fleet import tally
-from scheduler.rules.entities.labels import demands_of
 from scheduler.rules.entities.workers import LostWorker, Worker
 from scheduler.rules.placement.sizing import executor_sizes
 from scheduler.rules.state.facts import MINUTE_MS, Facts
 from scheduler.rules.state.fold import accounts, apps, cluster, grants, workers
 from scheduler.rules.state.fold.effects import (
+    count_all_demands,
     count_apps,
     count_size,
     plan_windows,
@@ -221,7 +221,7 @@ class ClusterState(Facts):
                 known = Contender(user_name, user.balance, user.last_selected, user.last_selected_at, standing=standing)
                 self.queue.add_user(name, known)
             self.queue.set_limits(name, self.limits)
-        self.demands.restore([each for app in self.apps.values() if app.ended is None for each in demands_of(app.spec)])
+        count_all_demands(self)
         for worker in self.workers.values():
             set_live(self, worker, was=False, now=worker.status == "alive")
         plan_windows(self, *self.windows.values())

@@ -115,7 +115,7 @@ _BLANK = Allocation("", "", "", NOTHING)
 _STANDINGS, _ACCOUNTS = (Occupation(), Occupation(), Occupation()), (Balance(), Balance(), Balance())
 _SPEC = AppRegistered("", "", "", "batch", None, NOTHING, 0, Computed())
 _NEW = App("", _SPEC, _STANDINGS, _ACCOUNTS, Usage(), 0, 0, NOTHING, None, _SPEC.sizing)
-_COMPANY = _record_of(Company, "users", "sizes", "above", "waiting", name=str)
+_COMPANY = _record_of(Company, "users", "sizes", "demands", "above", "waiting", name=str)
 _USER = _record_of(User, company=str, name=str)
 _ALLOCATION = _record_of(Allocation, usual=_BLANK, required=4)
 _APP = _record_of(

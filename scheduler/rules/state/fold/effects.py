@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from scheduler.model.events import AppRegistered, Computed
 from scheduler.model.quota import UNBOUGHT, Quota
@@ -13,7 +13,7 @@ from scheduler.rules.entities.apps import App
 from scheduler.rules.entities.companies import Department
 from scheduler.rules.entities.fleet import tally
 from scheduler.rules.entities.grants import Allocation
-from scheduler.rules.entities.labels import demands_of
+from scheduler.rules.entities.labels import Marks, demands_of
 from scheduler.rules.entities.ledger import Balance, Occupation, add_grant, add_request, granted
 from scheduler.rules.entities.workers import Window, Worker
 from scheduler.rules.state.departments import limited_above
@@ -120,7 +120,7 @@ def plan_windows(facts: Facts, *windows: Window) -> None:
             facts.changed.workers[name] = None
             if name in facts.workers and facts.workers[name].status == "alive":
                 live[name] = None
-    reclass(facts, live)
+    mark(facts, *live)
 
 
 def windows_of(facts: Facts, worker: str) -> list[str]:
@@ -144,10 +144,9 @@ def set_live(facts: Facts, worker: Worker, *, was: bool, now: bool) -> None:
     if was == now:
         return
     if now:
-        alike = facts.demands.join(worker.labels, worker.taints, windows_of(facts, worker.id))
-        facts.fleet.join(worker.id, worker.offer, worker.open_to(None), alike)
+        facts.fleet.join(worker.id, worker.offer, worker.open_to(None), _marks(facts, worker))
     else:
-        facts.demands.leave(worker.labels, worker.taints)
+        facts.demands.leave(facts.fleet.marks[worker.id])
         facts.fleet.leave(worker.id, worker.offer, worker.open_to(None))
     for allocation in (*worker.executors.values(), *worker.drivers.values()):
         facts.claims.stay(allocation, facts.apps[allocation.app], live=now)
@@ -158,31 +157,46 @@ def count_size(facts: Facts, app: App, change: int) -> None:
     tally(facts.companies[app.spec.company].sizes, facts.claims.size(app.sizing, app.spec.cores_per_task), change)
 
 
-def reclass(facts: Facts, workers: Iterable[str]) -> None:
-    """These live workers have other labels, taints or windows than before (semantics P9, W14).
-
-    Who may use the workers, and what fillings hand out, follows.
-    """
+def mark(facts: Facts, *workers: str) -> None:
+    """These live workers have other labels, taints or windows than before (semantics P9, W14)."""
     changed = False
     for name in workers:
-        worker = facts.workers[name]
-        alike = facts.demands.alike(worker.labels, worker.taints, windows_of(facts, name))
-        changed = facts.fleet.reclass(name, worker.offer, worker.open_to(None), alike) or changed
+        worker, known = facts.workers[name], facts.fleet.marks[name]
+        marks = _marks(facts, worker)
+        changed = facts.fleet.mark(name, worker.offer, worker.open_to(None), marks) or changed
+        facts.demands.leave(known)
     if changed:
-        facts.filling.forget()
-        facts.claims.review()
+        _may_be_used_by_others(facts)
+
+
+def _marks(facts: Facts, worker: Worker) -> Marks:
+    """The marks of one more live worker of its labels, taints and windows."""
+    return facts.demands.join(worker.labels, worker.taints, windows_of(facts, worker.id))
 
 
 def count_demands(facts: Facts, spec: AppRegistered, change: int) -> None:
     """So many apps more of these demands have not ended (semantics P9)."""
-    demands, met = demands_of(spec), False
+    demands, changed = demands_of(spec), False
     for demand in demands:
-        if changed := facts.demands.count(demand, change):
-            facts.fleet.regroup(changed)
-            met = True
-    if met:
-        facts.filling.forget()
-        facts.claims.review(demands)
+        tally(facts.companies[spec.company].demands, demand, change)
+        if moves := facts.demands.count(demand, change):
+            facts.fleet.reclass(moves)
+            changed = True
+    if changed:
+        _may_be_used_by_others(facts, demands)
+
+
+def count_all_demands(facts: Facts) -> None:
+    """Count what the apps demand that have not ended, of a state where no worker is live yet."""
+    for app in facts.apps.values():
+        if app.ended is None:
+            count_demands(facts, app.spec, 1)
+
+
+def _may_be_used_by_others(facts: Facts, demands: Collection[str] | None = None) -> None:
+    """Apps may use other workers than before, those with these demands alone if they are stated; fillings follow."""
+    facts.filling.forget()
+    facts.claims.review(demands)
 
 
 def set_cluster(facts: Facts) -> None:

@@ -10,7 +10,7 @@ from scheduler.model.events import Event
 from scheduler.rules.entities.fleet import tally
 from scheduler.rules.entities.workers import LostWorker, Suspicion, Worker, window_of
 from scheduler.rules.state.facts import Facts
-from scheduler.rules.state.fold.effects import forget_lost, plan_windows, reclass, reopen, set_cluster, set_live, trust
+from scheduler.rules.state.fold.effects import forget_lost, mark, plan_windows, reopen, set_cluster, set_live, trust
 
 
 def _worker_registered(facts: Facts, event: events.WorkerRegistered) -> None:
@@ -28,13 +28,9 @@ def _worker_registered(facts: Facts, event: events.WorkerRegistered) -> None:
 
 def _worker_labelled(facts: Facts, event: events.WorkerLabelled) -> None:
     worker = facts.workers[event.worker]
-    live = worker.status == "alive"
-    if live:
-        facts.demands.leave(worker.labels, worker.taints)
     worker.labels, worker.taints = event.labels, event.taints
-    if live:
-        facts.demands.join(worker.labels, worker.taints)
-        reclass(facts, [worker.id])
+    if worker.status == "alive":
+        mark(facts, worker.id)
 
 
 def _worker_removed(facts: Facts, event: events.WorkerRemoved) -> None:

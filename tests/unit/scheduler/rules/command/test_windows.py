@@ -425,7 +425,7 @@ def test_entitlements_heed_no_window_that_has_not_closed_its_workers() -> None:
     made.turn(asking("a1", 8, max_runtime_s=300))
     assert {target.worker for target in made.state.holds.values()} == {"w2"}, "only there it may have room"
     made.turn(RemoveWindow(window="x1"))
-    assert not made.state.fleet.offered
+    assert not made.state.fleet.with_class
 
 
 def test_explain_says_how_many_workers_a_window_excludes() -> None:

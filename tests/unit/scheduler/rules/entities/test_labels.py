@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from random import Random
 from typing import Any
 
 import pytest
@@ -30,7 +31,16 @@ from scheduler.model.events import (
 )
 from scheduler.model.resources import Resources
 from scheduler.rules.entities import labels
-from scheduler.rules.entities.labels import MOST_DEMANDS, demand_of, excluded_by, met_by
+from scheduler.rules.entities.fleet import Fleet
+from scheduler.rules.entities.labels import (
+    MOST_DEMANDS,
+    MOST_OF_COMPANY,
+    Demands,
+    demand_of,
+    excluded_by,
+    met_by,
+    sought,
+)
 from scheduler.rules.share.entitlement import entitlement
 from scheduler.rules.state.records import lines, restored
 from scheduler.rules.view.views import workers
@@ -298,3 +308,96 @@ def test_an_image_is_a_label_that_an_app_requires() -> None:
         made.turn(asking("a2", 4, image="debian"))
     with pytest.raises(InvalidCommand, match="the image of an app must be"):
         made.turn(asking("a3", 4, image="al pine"))
+
+
+def shown(fleet: Fleet) -> dict[str, Any]:
+    """What a fleet says of its workers."""
+    demands = ["", *AT_RANDOM]
+    return {
+        "offers": fleet.offers(),
+        "rooms": fleet.rooms(),
+        "with class": fleet.with_class,
+        "candidates": {
+            (demand, sparing): [
+                *fleet.candidates(sought(Resources(2, 512), demand), "cores-free-desc", sparing=sparing)
+            ]
+            for demand in demands
+            for sparing in (False, True)
+        },
+        "hosts": {demand: fleet.hosts(sought(Resources(8, 1024), demand)) for demand in demands},
+    }
+
+
+AT_RANDOM = (
+    *("+zone=a", "+zone", "-zone=a", "-zone", "-disk", "-none", "!spot", "!none", "+zone=a\t-disk", "+zone\t!spot"),
+    *("!late\t!spot",),
+)
+
+
+def at_random(random: Random) -> tuple[dict[str, str], tuple[str, ...], tuple[str, ...]]:
+    given = {"zone": random.choice("ab")} if random.random() < 0.6 else {}
+    given |= {"disk": "ssd"} if random.random() < 0.4 else {}
+    taints = random.choice([(), (), ("spot",), ("late", "spot")])
+    return given, taints, random.choice([(), (), ("w1",), ("w1", "w2")])
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_classes_that_change_are_those_of_a_fleet_made_anew(seed: int) -> None:
+    random = Random(seed)
+    sizes, minimum = (8, 4), Resources(2, 1024)
+    demands, fleet = Demands(), Fleet(sizes, minimum)
+    workers: dict[str, tuple[Resources, Resources, tuple[dict[str, str], tuple[str, ...], tuple[str, ...]]]] = {}
+
+    for step in range(60):
+        name, choice = f"n{random.randrange(12)}", random.random()
+        if name not in workers and choice < 0.6:
+            others = (("gpu", 2),) if random.random() < 0.3 else ()
+            offer = Resources(random.choice([4, 8]), 4096, others)
+            workers[name] = offer, offer, at_random(random)
+            fleet.join(name, offer, offer, demands.join(*workers[name][2]))
+        elif name in workers and choice < 0.2:
+            offer, free, _ = workers.pop(name)
+            demands.leave(fleet.marks[name])
+            fleet.leave(name, offer, free)
+        elif name in workers and choice < 0.4:
+            offer, free, marks = workers[name]
+            left = Resources(random.randint(0, offer.cores), random.choice([512, 4096]))
+            workers[name] = offer, left, marks
+            fleet.move(name, free, left)
+        elif name in workers and choice < 0.6:
+            offer, free, _ = workers[name]
+            known, workers[name] = fleet.marks[name], (offer, free, at_random(random))
+            fleet.mark(name, offer, free, demands.join(*workers[name][2]))
+            demands.leave(known)
+        else:
+            demand = random.choice(AT_RANDOM)
+            moves = demands.count(demand, -1 if demand in demands.number and random.random() < 0.7 else 1)
+            if moves:
+                fleet.reclass(moves)
+        anew, of_them = Fleet(sizes, minimum), Demands()
+        for demand in demands.number:
+            assert of_them.count(demand, 1) == {}
+        for each, (offer, free, marks) in workers.items():
+            anew.join(each, offer, free, of_them.join(*marks))
+        if step % 3 == 0:
+            assert shown(fleet) == shown(anew)
+    assert {name: marks.met for name, marks in fleet.marks.items()} == {
+        name: marks.met for name, marks in anew.marks.items()
+    }
+
+
+def test_a_company_has_a_part_of_the_demands_that_can_be_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scheduler.rules.command.submission.MOST_OF_COMPANY", 2)
+    made = cluster(marked("n1", **NORTH), never_fits="wait")
+    for number in range(2):
+        made.turn(asking(f"a{number}", avoid=(f"k{number}",)))
+    why = r"apps of company 'a' that have not ended demand 2 different things of labels, of which 2 can be in use"
+    with pytest.raises(InvalidCommand, match=why):
+        made.turn(asking("a2", avoid=("k2",)))
+    made.turn(asking("a2", avoid=("k1",)), asking("b1", 4, "b", avoid=("k2",)))
+    back = restored(list(lines(made.state)))
+    assert {name: company.demands for name, company in back.companies.items()} == {
+        name: company.demands for name, company in made.state.companies.items()
+    }
+    made.turn(KillApp(app="a0"), asking("a3", avoid=("k3",)))
+    assert MOST_OF_COMPANY == 64
