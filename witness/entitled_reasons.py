@@ -146,6 +146,19 @@ def _is_above(state: ClusterState, app: App) -> bool:
     return not (node.capped and not node.quota.covers(node.used, _unit(app)))
 
 
+def passes_alone(state: ClusterState, app: App) -> bool:
+    """Whether its unit passes a cap even where nothing else is held within it: one that was lowered since (H1, H12)."""
+    node, unit = filling_of(state).companies[app.spec.company], _unit(app)
+    if node.capped and not node.quota.covers(NOTHING, unit):
+        return True
+    group = node.above
+    while group is not None:
+        if group.cap is not None and not group.cap.covers(NOTHING, unit):
+            return True
+        group = group.above
+    return False
+
+
 def _capped_above(state: ClusterState, app: App) -> Told:
     group, unit = filling_of(state).companies[app.spec.company].above, _unit(app)
     while group is not None and (group.cap is None or group.cap.covers(group.used, unit)):
@@ -155,6 +168,8 @@ def _capped_above(state: ClusterState, app: App) -> Told:
             f"{app.spec.company} is in the department {group.name}, which may not pass its cap, {group.cap.whole}, and "
             f"is entitled to {group.used} of it already; {unit} more would pass it"
         )
+        if not group.cap.covers(NOTHING, unit):
+            text += f"; that alone does, so it starts once `fairlog department set {group.name}` has raised the cap"
         return text, {**_facts(state, app), "department": group.name}
     text = f"{unit} more would take what other departments lend to nobody, by their lend limits"
     keeping = _keeping(state, app)
@@ -186,6 +201,8 @@ def _capped(state: ClusterState, app: App) -> Told:
         f"{app.spec.company} may not pass its quota, {quota}, and "
         f"is entitled to {of.entitled} of it already; {_unit(app)} more would pass it"
     )
+    if not state.quota(app.spec.company).covers(NOTHING, _unit(app)):
+        text += f"; that alone does, so it starts once `fairlog company set {app.spec.company}` has raised the quota"
     return text, _facts(state, app)
 
 

@@ -24,6 +24,7 @@ from scheduler.rules.simulate import NEVER
 from scheduler.rules.stage.turn import Turn
 from scheduler.rules.state.preconditions import EDITIONS
 from scheduler.rules.state.records import lines, restored
+from witness.entitled_reasons import passes_alone
 from witness.pending_reasons import waits_for
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from scheduler.rules.entities.apps import App
     from scheduler.rules.entities.grants import Allocation
     from scheduler.rules.state.cluster import ClusterState
+    from witness.pending_reasons import Wait
 
 MOST_TURNS = 1_000
 """The most turns of a course."""
@@ -126,6 +128,16 @@ def _date(state: ClusterState, app: App) -> int | None:
     return min(dates) + 1000 * state.settings.kill_grace_s if dates else None
 
 
+def _without_end(state: ClusterState, app: App, wait: Wait) -> bool:
+    """Whether only somebody's act ends it, such as where a limit (N2) or a cap is below what the app alone asks for."""
+    if wait.cause == "cap":
+        return passes_alone(state, app)
+    if wait.cause == "beyond-limit":
+        facts = wait.tell()[1]
+        return bool(facts["asked"] > facts["most"])
+    return wait.cause in _WITHOUT_END
+
+
 class _Earliest:
     """Before when nothing can start the apps of a state at a time (ms).
 
@@ -153,7 +165,7 @@ class _Earliest:
     def _alone(self, app: App) -> int | None:
         """The time of the app, once those of the apps that it waits for are known."""
         wait = waits_for(self._state, app)
-        if wait is not None and wait.cause in _WITHOUT_END:
+        if wait is not None and _without_end(self._state, app, wait):
             return None
         due = max(self._at, app.not_before, app.tries.driver_after)
         for name in app.awaits:
@@ -165,7 +177,7 @@ class _Earliest:
 
     def why_not(self, app: App) -> str:
         """What keeps the app, or one that it waits for, from starting by itself."""
-        while (wait := waits_for(self._state, app)) is not None and wait.cause not in _WITHOUT_END:
+        while (wait := waits_for(self._state, app)) is not None and not _without_end(self._state, app, wait):
             held = [name for name in app.awaits if self._known.get(name, 0) is None]
             if not held:
                 break

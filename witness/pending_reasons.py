@@ -249,6 +249,10 @@ def _over_limit(company: str, user: str, over: Broken) -> Told:
     holds = {"max_running_apps": "runs", "max_app_cores": "the app requests"}.get(over.name, "claims")
     holder = ("", over.department) if over.department else (company, user)
     text = f"limit {over.name} of {holder_text(*holder)}: {holds} {over.present} of {over.limit}, {over.asked} asked"
+    if over.asked > over.limit:
+        of = f"--department {over.department}" if over.department else f"--company {company}"
+        of += f" --user {user}" if user and not over.department else ""
+        text += f"; that alone is more, so it starts once `fairlog limit set {over.name}={over.asked} {of}` raises it"
     facts: dict[str, Any] = {"limit": over.name, "company": company, "user": user or None}
     if over.department:
         facts["department"] = over.department

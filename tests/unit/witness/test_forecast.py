@@ -7,14 +7,18 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from scheduler.model.commands import (
+    AddDepartment,
     AddWindow,
+    ChangeCompany,
     Command,
     EndApp,
     EndedExecutor,
     HoldApp,
+    MoveCompany,
     RegisterCompany,
     RegisterWorker,
     RequeueApp,
+    SetLimit,
     StartedExecutor,
     SubmitApp,
 )
@@ -141,6 +145,43 @@ def test_an_app_starts_not_before_its_begin_nor_that_of_one_that_it_waits_for() 
 def test_an_app_without_a_worker_has_no_start() -> None:
     cluster = played(submit("x"), workers=0)
     assert of(cluster, "x") == Estimate(None, None, None, "no worker is live")
+
+
+def test_an_app_that_alone_exceeds_a_lowered_limit_has_no_start() -> None:
+    """Semantics N2: also beside apps that run without a maximum runtime, whose ends would not let it in."""
+    limit = SetLimit(scope="company", name="max_cores", value=4, company="a")
+    cluster = played(submit("x"), submit("y", cores=8), limit)
+    said = (
+        "limit max_cores of company a: claims 16 of 4, 8 asked; that alone is more, so it starts once "
+        "`fairlog limit set max_cores=8 --company a` raises it"
+    )
+    assert of(cluster, "y") == Estimate(None, None, None, said)
+    cluster.turn(SetLimit(scope="company", name="max_cores", value=8, company="a"))
+    assert of(cluster, "y").earliest == cluster.state.at
+
+
+def test_the_limit_to_raise_is_named_by_its_holder() -> None:
+    cluster = played(submit("x"), submit("y", cores=8))
+    cluster.turn(SetLimit(scope="user", name="max_cores", value=4, company="a", user="*"))
+    assert of(cluster, "y").why.endswith("`fairlog limit set max_cores=8 --company a --user u` raises it")
+    cluster.turn(SetLimit(scope="user", name="max_cores", company="a", user="*"))
+    cluster.turn(AddDepartment(department="r"), MoveCompany(company="a", department="r"))
+    cluster.turn(SetLimit(scope="department", name="max_cores", value=4, department="r"))
+    assert of(cluster, "y").why.endswith("`fairlog limit set max_cores=8 --department r` raises it")
+
+
+def test_an_app_that_alone_passes_a_lowered_cap_has_no_start() -> None:
+    """Semantics H1, H12."""
+    cluster = played(submit("x", "b"), submit("y", cores=8), submit("z", cores=4))
+    cluster.turn(AddDepartment(department="r", cores=4, memory_mb=65536), MoveCompany(company="a", department="r"))
+    said = "that alone does, so it starts once `fairlog department set r` has raised the cap"
+    assert (of(cluster, "y").earliest, of(cluster, "y").why.split("; ")[-1]) == (None, said)
+    assert of(cluster, "z").earliest == cluster.state.at
+    cluster.turn(MoveCompany(company="a", department=""))
+    cluster.turn(ChangeCompany(company="a", cores=4, memory_mb=65536, borrow=False))
+    said = "that alone does, so it starts once `fairlog company set a` has raised the quota"
+    assert (of(cluster, "y").earliest, of(cluster, "y").why.split("; ")[-1]) == (None, said)
+    assert of(cluster, "z").earliest == cluster.state.at
 
 
 def test_an_app_that_would_run_into_a_window_starts_after_it() -> None:

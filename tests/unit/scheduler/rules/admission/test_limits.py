@@ -282,7 +282,10 @@ def test_an_app_whose_first_executor_is_beyond_the_limit_of_one_app_is_told_so()
     assert wait is not None
     text, facts = wait.tell()
     assert (wait.cause, wait.rule) == ("beyond-limit", "N2")
-    assert text == "limit max_app_cores of company acme: the app requests 0 of 2, 4 asked"
+    assert text == (
+        "limit max_app_cores of company acme: the app requests 0 of 2, 4 asked; that alone is more, so it starts once "
+        "`fairlog limit set max_app_cores=4 --company acme` raises it"
+    )
     assert (facts["present"], facts["most"], facts["asked"]) == (0, 2, 4)
 
 

@@ -486,7 +486,10 @@ def test_an_app_grows_up_to_the_limit_of_one_app_in_its_department() -> None:
     wait = waits_for(cluster.state, apps["a2"])
     assert wait is not None
     text, facts = wait.tell()
-    assert text == "limit max_app_cores of department r: the app requests 0 of 2, 4 asked"
+    assert text == (
+        "limit max_app_cores of department r: the app requests 0 of 2, 4 asked; that alone is more, so it starts once "
+        "`fairlog limit set max_app_cores=4 --department r` raises it"
+    )
     assert (facts["department"], facts["user"]) == ("r", None)
 
 
