@@ -228,7 +228,10 @@ def limit_set(
         who = {"company": company, "user": user, "department": department}
         return commands.SetLimit(scope=scope, name=name, value=values[name], **who)
 
-    return send_each(session, list(values), command, "set", nothing="has this value already")
+    def done(name: str) -> str:
+        return "removed" if values[name] is None else "set"
+
+    return send_each(session, list(values), command, done, nothing="has this value already")
 
 
 @limit.command("list")

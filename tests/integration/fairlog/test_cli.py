@@ -399,7 +399,8 @@ def test_a_departments_limits_are_set_shown_and_removed(shell: Shell) -> None:
     assert limits() == [("department", "lab", "max_cores", 8, 4), ("department", "lab", "max_running_apps", 1, 1)]
     assert "max_running_apps" in shell.ok("explain", two)
     assert "lab" in shell.ok("explain", two)
-    shell.ok("limit", "set", "--department", "lab", "max_cores=none", "max_running_apps=none")
+    removed = shell.ok("limit", "set", "--department", "lab", "max_cores=none", "max_running_apps=none")
+    assert removed == "max_cores removed\nmax_running_apps removed\n"
     assert limits() == []
     wait_until(lambda: shell.app(two)["state"] == "running", "the second app to run without the limit")
     shell.ok("kill", one, two)
