@@ -114,7 +114,7 @@ def _within_labels(state: ClusterState, app: App, tell: Callable[[], Told]) -> T
     live, usable = _live(state), len(_usable(state, app))
     if usable == len(live):
         return tell()
-    excluding = dict(excluded_by(app.need.demand, [(worker.labels, worker.taints) for worker in live]))
+    excluding = dict(excluded_by(app.need.demand, [(worker.labels, worker.taints, 1) for worker in live]))
     each = ", ".join([f"{term} excludes {number}" for term, number in excluding.items()])
     facts = {"labels": {"usable": usable, "of": len(live), "excluding": excluding}}
     workers = f"{len(live)} live worker{'s' * (len(live) != 1)}"

@@ -395,9 +395,10 @@ def _followed(state: ClusterState) -> Iterator[str]:
         yield f"the indexes hold {strangers}, which are gone"
     if state.timers.table != times:
         yield f"the timers are {times}, but {state.timers.table} are due"
-    offers = Counter(worker.offer for worker in state.known_workers())
-    if state.offers != dict(offers):
-        yield f"workers are counted to offer {state.offers} where they offer {dict(offers)}"
+    known = {each.id: (each.offer, each.labels, each.taints) for each in state.known_workers()}
+    counted = {name: (one.offer, one.labels, one.taints) for one in state.offers.all() for name in one.workers}
+    if counted != known:
+        yield f"workers are counted to offer {counted} where they offer {known}"
 
 
 def _queue(name: str, queue: CompanyQueue, state: ClusterState) -> Iterator[str]:

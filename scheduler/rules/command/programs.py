@@ -17,7 +17,7 @@ from scheduler.model.resources import NOTHING, Amounts, Resources
 from scheduler.model.text import MAX_DETAIL
 from scheduler.rules.checks import validate
 from scheduler.rules.checks.validate import check_range, read_limit, shorten
-from scheduler.rules.entities.labels import demand_of, met_by
+from scheduler.rules.entities.labels import demand_of
 from scheduler.rules.placement.executors import PLACEMENTS
 from scheduler.rules.placement.sizing import memory_of
 
@@ -155,12 +155,11 @@ def check_together(state: ClusterState, company: Company, command: SubmitApp, ap
         raise InvalidCommand("only executors that run a program can be needed at once; add --executor-program")
     if not state.workers or state.settings.never_fits == "wait":
         return
-    known = state.known_workers()
-    demand = demand_of(app.require, app.avoid, app.tolerate)
-    most = sum([worker.offer.holds(sizing.each) for worker in known if met_by(demand, worker.labels, worker.taints)])
+    able = state.offers.meeting(demand_of(app.require, app.avoid, app.tolerate))
+    most = sum([each.offer.holds(sizing.each) * len(each.workers) for each in able])
     if number > most:
         raise NeverTogether(number, str(sizing.each), "the cluster, were it empty,", most, gang=command.gang)
-    offered = sum([worker.offer for worker in known], NOTHING)
+    offered = sum([each.offer * len(each.workers) for each in state.offers.all()], NOTHING)
     for whose, bound in _bounds(company, offered):
         most = bound.holds(sizing.each)
         if number > most:

@@ -31,7 +31,8 @@ from scheduler.rules.command.programs import check_gang, check_terms, check_toge
 from scheduler.rules.command.request import Asked, asked
 from scheduler.rules.command.runtime import runtime_of, warning_of
 from scheduler.rules.entities.companies import Company
-from scheduler.rules.entities.labels import MOST_DEMANDS, MOST_OF_COMPANY, demand_of, excluded_by, met_by
+from scheduler.rules.entities.labels import MOST_DEMANDS, MOST_OF_COMPANY, demand_of, excluded_by
+from scheduler.rules.index.offers import number_of
 from scheduler.rules.placement.sizing import memory_of, requested_resources, smallest_cores
 from scheduler.rules.state.cluster import ClusterState
 from scheduler.rules.state.departments import limited_above
@@ -310,19 +311,15 @@ def _check_fits(state: ClusterState, app: AppRegistered) -> None:
 
 
 def _check_fit(state: ClusterState, what: str, size: Resources, demand: str = "") -> None:
-    workers = state.known_workers()
-    if not demand and not any(worker.taints for worker in workers):
-        for offer in state.offers:
-            if offer.covers(size):
-                return
-    for each in workers:  # the first one mostly: a demand that is new may be met by all of many
-        if each.offer.covers(size) and met_by(demand, each.labels, each.taints):
-            return
-    able = [worker for worker in workers if met_by(demand, worker.labels, worker.taints)]
+    able, known = state.offers.meeting(demand), state.offers.all()
+    if any(each.offer.covers(size) for each in able):
+        return
+    number = number_of(known)
     if not able:
-        raise NeverMet(len(workers), excluded_by(demand, [(worker.labels, worker.taints) for worker in workers]))
-    worker, nearest_offer = nearest([(one.id, one.offer) for one in able], size)
-    raise NeverFits(what, str(size), worker, str(nearest_offer), among=len(able) if len(able) < len(workers) else 0)
+        raise NeverMet(number, excluded_by(demand, [(each.labels, each.taints, len(each.workers)) for each in known]))
+    worker, nearest_offer = nearest([(each.workers[-1], each.offer) for each in able], size)
+    among = number_of(able) if len(able) < len(known) else 0
+    raise NeverFits(what, str(size), worker, str(nearest_offer), among=among)
 
 
 def nearest(workers: Iterable[tuple[str, Resources]], size: Resources) -> tuple[str, Resources]:

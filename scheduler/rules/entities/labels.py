@@ -95,15 +95,20 @@ def met_by(demand: str, labels: Mapping[str, str], taints: Collection[str]) -> b
     return not taints or {*taints} <= {term.key for term in terms if term.how == _TOLERATED}
 
 
-def excluded_by(demand: str, workers: Iterable[tuple[Mapping[str, str], Collection[str]]]) -> Iterator[tuple[str, int]]:
-    """Each term as an option, and each taint that is not tolerated, with how many of these workers it excludes."""
+def excluded_by(
+    demand: str, workers: Iterable[tuple[Mapping[str, str], Collection[str], int]]
+) -> Iterator[tuple[str, int]]:
+    """Each term as an option, and each taint that is not tolerated, with how many of these workers it excludes.
+
+    `workers`: labels, taints, and how many workers have these.
+    """
     known, terms = list(workers), terms_of(demand)
     for term in terms:
-        if number := sum([term.excludes(labels) for labels, _ in known]):
-            yield str(term), number
+        if excluded := sum([number for labels, _, number in known if term.excludes(labels)]):
+            yield str(term), excluded
     tolerated = {term.key for term in terms if term.how == _TOLERATED}
-    for taint in sorted({taint for _, taints in known for taint in taints} - tolerated):
-        yield f"taint {taint}", sum([taint in taints for _, taints in known])
+    for taint in sorted({taint for _, taints, _ in known for taint in taints} - tolerated):
+        yield f"taint {taint}", sum([number for _, taints, number in known if taint in taints])
 
 
 def sought(size: Resources, demand: str) -> Resources:

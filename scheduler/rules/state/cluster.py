@@ -25,7 +25,6 @@ from scheduler.rules.admission.user import Contender
 from scheduler.rules.entities.accounts import Account
 from scheduler.rules.entities.apps import App, spent_by
 from scheduler.rules.entities.companies import Company
-from scheduler.rules.entities.fleet import tally
 from scheduler.rules.entities.workers import LostWorker, Worker
 from scheduler.rules.placement.sizing import executor_sizes
 from scheduler.rules.state.facts import MINUTE_MS, Facts
@@ -226,7 +225,7 @@ class ClusterState(Facts):
             set_live(self, worker, was=False, now=worker.status == "alive")
         plan_windows(self, *self.windows.values())
         for offering in self.known_workers():
-            tally(self.offers, offering.offer, 1)
+            self.offers.add(offering)
         set_quotas(self)
         set_departments(self)
         for app in self.apps.values():

@@ -32,6 +32,7 @@ from scheduler.rules.entities.workers import LostWorker, Window, Worker
 from scheduler.rules.index.changes import LastFilling
 from scheduler.rules.index.claims import Claims
 from scheduler.rules.index.dependents import Dependents
+from scheduler.rules.index.offers import Offers
 from scheduler.rules.index.table import Indexes
 from scheduler.rules.index.timers import Timers
 from scheduler.rules.placement.executors import PLACEMENTS
@@ -80,8 +81,8 @@ class Facts:
         """Worker -> its windows, the first one first."""
         self.lost: dict[str, LostWorker] = {}
         """The workers that were lost and are still remembered, in the order of their loss (semantics N3)."""
-        self.offers: dict[Resources, int] = {}
-        """What a worker offers that is registered, or lost and remembered -> how many offer that."""
+        self.offers = Offers()
+        """The workers that are registered, or lost and remembered, by what they offer (semantics N3)."""
         self.waiting: dict[str, App] = {}
         self.ended: OrderedDict[str, None] = OrderedDict()
         self.executors: dict[str, Allocation] = {}

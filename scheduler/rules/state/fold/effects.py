@@ -103,7 +103,7 @@ def count_apps(facts: Facts) -> None:
 def forget_lost(facts: Facts, *workers: str) -> None:
     """Lost workers are remembered no longer (semantics N3)."""
     for worker in workers:
-        tally(facts.offers, facts.lost.pop(worker).offer, -1)
+        facts.offers.remove(facts.lost.pop(worker))
 
 
 def plan_windows(facts: Facts, *windows: Window) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 from scheduler.model import events
 from scheduler.model.events import Event
-from scheduler.rules.entities.fleet import tally
 from scheduler.rules.entities.workers import LostWorker, Suspicion, Worker, window_of
 from scheduler.rules.state.facts import Facts
 from scheduler.rules.state.fold.effects import forget_lost, mark, plan_windows, reopen, set_cluster, set_live, trust
@@ -17,8 +16,8 @@ def _worker_registered(facts: Facts, event: events.WorkerRegistered) -> None:
     offer = event.offer
     if event.worker in facts.lost:
         forget_lost(facts, event.worker)
-    tally(facts.offers, offer, 1)
     worker = facts.workers[event.worker] = Worker(event.worker, event.node, event.host, event.rack, offer, offer)
+    facts.offers.add(worker)
     worker.addresses = event.addresses
     if facts.holds:  # of a worker that was lost earlier in the turn
         worker.holds = {number: hold for number, hold in facts.holds.items() if hold.worker == event.worker}
@@ -28,7 +27,9 @@ def _worker_registered(facts: Facts, event: events.WorkerRegistered) -> None:
 
 def _worker_labelled(facts: Facts, event: events.WorkerLabelled) -> None:
     worker = facts.workers[event.worker]
+    facts.offers.remove(worker)
     worker.labels, worker.taints = event.labels, event.taints
+    facts.offers.add(worker)
     if worker.status == "alive":
         mark(facts, worker.id)
 
@@ -45,7 +46,7 @@ def _worker_removed(facts: Facts, event: events.WorkerRemoved) -> None:
         )
     else:
         facts.lost_with.pop(event.worker, None)
-        tally(facts.offers, worker.offer, -1)
+        facts.offers.remove(worker)
     set_live(facts, worker, was=worker.status == "alive", now=False)
     trust(worker)
     set_cluster(facts)
@@ -54,14 +55,14 @@ def _worker_removed(facts: Facts, event: events.WorkerRemoved) -> None:
 def _worker_changed(facts: Facts, event: events.WorkerChanged) -> None:
     worker = facts.workers[event.worker]
     set_live(facts, worker, was=worker.status == "alive", now=False)
-    tally(facts.offers, worker.offer, -1)
-    tally(facts.offers, event.offer, 1)
+    facts.offers.remove(worker)
     worker.free += event.offer - worker.offer
     if (event.status, event.unwell) != (worker.status, worker.unwell):
         worker.since = facts.at
         if event.status in ("alive", "draining"):
             worker.said = ""
     worker.offer, worker.status, worker.addresses = event.offer, event.status, event.addresses
+    facts.offers.add(worker)
     worker.reason, worker.unwell = event.reason, event.unwell
     worker.window = event.window if event.status == "draining" else ""
     worker.decommissioned = worker.status == "decommissioned" or (worker.decommissioned and worker.status == "leaving")

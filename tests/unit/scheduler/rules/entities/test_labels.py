@@ -108,9 +108,9 @@ def test_a_worker_meets_a_demand_or_not(  # noqa: PLR0917 - one column each
 
 def test_it_is_counted_how_many_workers_each_term_excludes() -> None:
     demand = demand_of(("zone=north", "gpu"), ("disk=hdd",), ("spot",))
-    known = [(NORTH, ()), ({"zone": "north", "gpu": "a100", "disk": "hdd"}, ("infra",)), ({}, ("spot",))]
+    known = [(NORTH, (), 2), ({"zone": "north", "gpu": "a100", "disk": "hdd"}, ("infra",), 1), ({}, ("spot",), 1)]
     assert dict(excluded_by(demand, known)) == {
-        "--require gpu": 2,
+        "--require gpu": 3,
         "--require zone=north": 1,
         "--avoid disk=hdd": 1,
         "taint infra": 1,
