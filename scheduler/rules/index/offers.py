@@ -52,11 +52,11 @@ class Offers:
             del self._alike[key]
 
     def all(self) -> list[Alike]:
-        """All of them."""
+        """Every kind of worker."""
         return list(self._alike.values())
 
     def meeting(self, demand: str) -> list[Alike]:
-        """Those that meet the demand (semantics P9)."""
+        """The kinds of worker that meet the demand (semantics P9)."""
         return [each for each in self._alike.values() if met_by(demand, each.labels, each.taints)]
 
 
