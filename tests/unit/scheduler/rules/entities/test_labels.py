@@ -401,3 +401,21 @@ def test_a_company_has_a_part_of_the_demands_that_can_be_in_use(monkeypatch: pyt
     }
     made.turn(KillApp(app="a0"), asking("a3", avoid=("k3",)))
     assert MOST_OF_COMPANY == 64
+
+
+def test_a_refusal_looks_at_each_kind_of_worker_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Semantics Z6, N3: workers that are lost and remembered among them."""
+    made = cluster(*[marked(f"n{number:02}", 8, zone="ab"[number % 2]) for number in range(40)])
+    made.turn(LoseWorker(worker="n03"), marked("n04", 4, zone="a"))
+    looked: list[str] = []
+
+    def counted(demand: str, *has: Any) -> bool:
+        looked.append(demand)
+        return met_by(demand, *has)
+
+    monkeypatch.setattr("scheduler.rules.index.offers.met_by", counted)
+    with pytest.raises(NeverMet, match="--require disk excludes 40"):
+        made.turn(asking("a1", require=("disk",)))
+    with pytest.raises(NeverFits, match=r"none of the 20 that .* the nearest is n38 with 8 cores"):
+        made.turn(asking("a1", 16, executor_cores=16, executor_memory_mb=1024, require=("zone=a",)))
+    assert len(looked) == 2 * 3
