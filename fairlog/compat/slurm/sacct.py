@@ -12,7 +12,7 @@ from fairlog.compat.slurm.jobs import SlurmJob, always
 from fairlog.compat.slurm.nodes import workers_named
 from fairlog.compat.slurm.road import ApiRoad, Me, login
 from fairlog.compat.slurm.tables import CLUSTER, QOS, SACCT, VARIABLES
-from fairlog.compat.slurm.words import SlurmError, name_idle, read, with_variables
+from fairlog.compat.slurm.words import SlurmError, name_idle, read, width_of, with_variables
 
 USUAL = "JobID,JobName,Partition,Account,AllocCPUS,State,ExitCode"
 BRIEF = "JobID,State,ExitCode"
@@ -163,7 +163,7 @@ def read_fields(text: str) -> list[tuple[str, int]]:
     known = {name.lower(): name for name in FIELDS}
     found: list[tuple[str, int]] = []
     for each in text.split(","):
-        name, percent, width = each.strip().partition("%")
+        name, percent, size = each.strip().partition("%")
         if not name:
             continue
         if name.lower() == "all":
@@ -171,10 +171,11 @@ def read_fields(text: str) -> list[tuple[str, int]]:
             continue
         if name.lower() not in known:
             raise SlurmError(f'Invalid field requested: "{name[:40]}"; --helpformat lists the fields')
-        if percent and not width.removeprefix("-").isdecimal():
+        digits = size.removeprefix("-")
+        if percent and not digits.isdecimal():
             raise SlurmError(f"Invalid width of a field: {each[:40]}")
-        whole = known[name.lower()]
-        found.append((whole, int(width) if percent else FIELDS[whole][0]))
+        field = known[name.lower()]
+        found.append((field, width_of(digits) * (1 if size == digits else -1) if percent else FIELDS[field][0]))
     return found
 
 

@@ -12,7 +12,17 @@ from typing import Any
 from fairlog.compat.slurm import batch, times
 from fairlog.compat.slurm.road import ApiRoad, Me, Problem
 from fairlog.compat.slurm.tables import CLUSTER, PARTITION, SBATCH, VARIABLES
-from fairlog.compat.slurm.words import ACTS, Given, SlurmError, listed_in_quotes, read, read_variables, without_effect
+from fairlog.compat.slurm.words import (
+    ACTS,
+    Given,
+    SlurmError,
+    counted,
+    listed_in_quotes,
+    read,
+    read_variables,
+    whole,
+    without_effect,
+)
 
 CODE = 255
 """The exit code of a wrong option."""
@@ -85,9 +95,7 @@ class SbatchOptions:
         text = self._values.get(name)
         if text is None:
             return default
-        if not (text.isascii() and text.isdecimal() and 0 < int(text) < 1_000_000):
-            raise SlurmError(f'Invalid numeric value "{text[:40]}" for --{name}.')
-        return int(text)
+        return counted(text, name)
 
 
 def run(words: list[str]) -> int:
@@ -330,11 +338,10 @@ def nodes_of(asked: SbatchOptions) -> int:
     if (said := asked.get("nodes")) is None:
         tasks = asked.number("ntasks", 1)
         return -(-tasks // asked.number("ntasks-per-node", tasks))
-    least, dash, most = said.partition("-")
-    for text in (least, *([most] if dash else [])):
-        if not (text.isascii() and text.isdecimal() and int(text)):
-            raise SlurmError(f'Invalid numeric value "{text[:40]}" for --nodes.')
-    return int(least)
+    least, *most = (counted(text, "nodes") for text in said.split("-", 1))
+    if most and most[0] < least:
+        raise SlurmError(f"--nodes={said} has its larger number first; give --nodes={most[0]}-{least}")
+    return least
 
 
 def check_nodes(asked: SbatchOptions) -> None:
@@ -356,7 +363,7 @@ def read_array(text: str | None) -> tuple[str, int]:
         return "", 0
     listed, percent, most = text.partition("%")
     wrong = SlurmError(f"Batch job submission failed: Invalid job array specification: {text[:40]!r}")
-    if percent and not (most.isascii() and most.isdecimal() and int(most)):
+    if percent and not whole(most):
         raise wrong
     for part in listed.split(","):
         span, colon, step = part.partition(":")
@@ -427,7 +434,7 @@ def read_memory(text: str, name: str) -> int:
     upper = text.upper().removesuffix("B")
     unit = upper[-1:] if upper[-1:] in _MEMORY else ""
     number = upper.removesuffix(unit) if unit else upper
-    if not (number.isascii() and number.replace(".", "", 1).isdecimal()):
+    if whole(number.replace(".", "", 1)) is None:
         raise SlurmError(f"Invalid --{name} specification", CODE)
     mb = -int(-float(number) * _MEMORY[unit or "M"] // 1)
     if mb < 1:
@@ -468,9 +475,9 @@ def types_of(asked: SbatchOptions) -> list[str]:
 
 
 def _whole(text: str, name: str) -> int:
-    if not (text.isascii() and text.isdecimal()):
+    if (found := whole(text)) is None:
         raise SlurmError(f"Invalid --{name} specification", CODE)
-    return int(text)
+    return found
 
 
 def read_nice(text: str | None) -> int:
@@ -478,7 +485,7 @@ def read_nice(text: str | None) -> int:
     if text is None:
         return 0
     number = text or "100"
-    if not number.removeprefix("-").isdecimal():
+    if whole(number.removeprefix("-")) is None:
         raise SlurmError(f"Invalid --nice value: {text[:40]}", CODE)
     return max(-_MOST_NICE, min(_MOST_NICE, int(number)))
 
@@ -547,7 +554,7 @@ def read_signal(text: str) -> tuple[str, str, int]:
         "18": "CONT",
     }
     signal = number.get(name, name.upper().removeprefix("SIG"))
-    if signal not in _SIGNALS or (before and not before.isdecimal()) or (colon and set(options.upper()) - {"B", "R"}):
+    if signal not in _SIGNALS or (before and whole(before) is None) or (colon and set(options.upper()) - {"B", "R"}):
         raise SlurmError("Invalid --signal specification", CODE)
     return ("script" if "B" in options.upper() else "steps"), signal, int(before or 60)
 

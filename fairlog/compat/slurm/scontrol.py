@@ -14,7 +14,7 @@ from fairlog.compat.slurm.nodes import SlurmNode, features, hosts_of, list_of, n
 from fairlog.compat.slurm.road import ApiRoad, Problem
 from fairlog.compat.slurm.sbatch import members
 from fairlog.compat.slurm.tables import CLUSTER, PARTITION, SCONTROL
-from fairlog.compat.slurm.words import SlurmError, name_idle, read
+from fairlog.compat.slurm.words import SlurmError, name_idle, read, whole
 
 _UNKNOWN = "Invalid job id specified"
 _LEFT = ("suspend", "resume", "top", "notify", "reboot", "create", "delete", "reconfigure", "shutdown", "takeover")
@@ -343,19 +343,24 @@ def update(words: list[str]) -> int:
     others = [name for name in asked if name not in ("timelimit", "nice", "priority")]
     if others or not asked:
         raise SlurmError(f"{(others or ['nothing'])[0][:40]} of a job cannot be updated; TimeLimit and Nice can")
+    priority = _priority(asked)
     road = ApiRoad()
     code = 0
     if (limit := asked.get("timelimit")) is not None:
         code = _extend(road, job, limit)
-    if "nice" in asked or "priority" in asked:
-        text = asked.get("nice") or asked.get("priority") or ""
-        if not text.removeprefix("-").isdecimal():
-            raise SlurmError(f"Invalid Nice value: {text[:40]}")
-        number = -int(text) if "nice" in asked else int(text) - 1000
-        code = (
-            _send(road, {"type": "ReprioritizeApp", "app": job, "priority": max(-1000, min(1000, number))}, job) or code
-        )
+    if priority is not None:
+        code = _send(road, {"type": "ReprioritizeApp", "app": job, "priority": priority}, job) or code
     return code
+
+
+def _priority(asked: dict[str, str]) -> int | None:
+    """The priority that Nice or Priority asks for, None if neither is given. Raises: Refused."""
+    if not {"nice", "priority"} & set(asked):
+        return None
+    text = asked.get("nice") or asked.get("priority") or ""
+    if whole(text.removeprefix("-")) is None:
+        raise SlurmError(f"Invalid Nice value: {text[:40]}")
+    return max(-1000, min(1000, -int(text) if "nice" in asked else int(text) - 1000))
 
 
 def _extend(road: ApiRoad, job: str, text: str) -> int:

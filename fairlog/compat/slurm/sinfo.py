@@ -11,7 +11,7 @@ from fairlog.compat.slurm.nodes import SlurmNode, features, hosts_of, list_of, n
 from fairlog.compat.slurm.road import ApiRoad
 from fairlog.compat.slurm.squeue import FormatField, in_order, read_columns
 from fairlog.compat.slurm.tables import CLUSTER, PARTITION, SINFO, VARIABLES
-from fairlog.compat.slurm.words import SlurmError, name_idle, read, with_variables
+from fairlog.compat.slurm.words import SlurmError, name_idle, read, width_of, with_variables
 
 USUAL = "%9P %.5a %.10l %.6D %.6t %N"
 LONG = "%9P %.5a %.10l %.10s %.4r %.8h %.10g %.6D %.11T %N"
@@ -213,10 +213,10 @@ def read_long(text: str) -> tuple[list[FormatField], str]:
     found: list[FormatField] = []
     for each in text.split(","):
         name, _, size = each.strip().partition(":")
-        width = size.removeprefix(".")
+        digits = size.removeprefix(".")
         if name.lower() not in NAMES:
             raise SlurmError(f"Invalid node format specification: {name[:40]}")
-        at = int(width) if width.isdecimal() else 20
+        at = width_of(digits) if digits.isdecimal() else 20
         found.append(FormatField("", NAMES[name.lower()], at, right=size.startswith(".")))
     return found, ""
 

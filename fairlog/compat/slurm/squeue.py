@@ -13,7 +13,7 @@ from fairlog.compat.slurm.jobs import SlurmJob, always
 from fairlog.compat.slurm.nodes import workers_named
 from fairlog.compat.slurm.road import ApiRoad, Me
 from fairlog.compat.slurm.tables import CLUSTER, QOS, SQUEUE, VARIABLES
-from fairlog.compat.slurm.words import SlurmError, name_idle, read, with_variables
+from fairlog.compat.slurm.words import SlurmError, name_idle, read, whole, width_of, with_variables
 
 USUAL = "%.18i %.9P %.8j %.8u %.2t %.10M %.6D %R"
 LONG = "%.18i %.9P %.8j %.8u %.8T %.10M %.9l %.6D %R"
@@ -193,7 +193,7 @@ def read_columns(text: str, known: Collection[str], what: str) -> tuple[list[For
             continue
         if not letter or letter not in known:
             raise SlurmError(f"Invalid {what} format specification: %{letter}")
-        found.append(FormatField(before, letter, int(digits or 0), right=right))
+        found.append(FormatField(before, letter, width_of(digits), right=right))
         before = ""
     return found, before
 
@@ -208,7 +208,7 @@ def read_names(text: str) -> tuple[list[FormatField], str]:
         size = size.removeprefix(".")
         if name.lower() not in known:
             raise SlurmError(f"Invalid job format specification: {name[:40]}")
-        found.append(FormatField("", known[name.lower()], int(size) if size.isdecimal() else 20, right=right))
+        found.append(FormatField("", known[name.lower()], width_of(size) if size.isdecimal() else 20, right=right))
     return found, ""
 
 
@@ -227,7 +227,7 @@ def run(words: list[str]) -> int:
     columns, end = read_format(_format(asked)) if names is None else read_names(names)
     named = jobs.Named(jobs.split(asked.get("jobs", "")), "Invalid job id: ")
     every = asked.get("iterate")
-    if every is not None and not (every.isdecimal() and int(every)):
+    if every is not None and not (len(every) < 10 and whole(every)):
         raise SlurmError("--iterate needs a number of seconds")
     road = ApiRoad()
     while True:

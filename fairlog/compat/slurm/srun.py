@@ -15,7 +15,15 @@ from fairlog.compat.slurm import sbatch, times
 from fairlog.compat.slurm.nodes import hosts_of, node_here
 from fairlog.compat.slurm.sbatch import SbatchOptions
 from fairlog.compat.slurm.tables import SRUN, VARIABLES
-from fairlog.compat.slurm.words import Given, SlurmError, listed_in_quotes, read, read_variables, without_effect
+from fairlog.compat.slurm.words import (
+    Given,
+    SlurmError,
+    listed_in_quotes,
+    read,
+    read_variables,
+    width_of,
+    without_effect,
+)
 from scheduler.service.addresses import URL_VARIABLE
 
 _IS_JOB = "SLURM_STEP_IS_JOB"
@@ -318,7 +326,7 @@ class SrunStep:
         named = self.asked.get(name)
         if named is None or named == "all":
             return None
-        if named == "none" or (named.isdecimal() and int(named) < self.tasks):
+        if named == "none" or (named.isdecimal() and len(named) < 10 and int(named) < self.tasks):
             return None if named == str(rank) else os.devnull
         return named
 
@@ -381,7 +389,7 @@ class SrunStep:
                 letter, rest = rest[len(digits) : len(digits) + 1], rest[len(digits) + 1 :]
                 if letter not in known:
                     raise SlurmError(f"the name of a file has %{letter}, which stands for nothing here")
-                done += known[letter].zfill(int(digits or 0)) if letter not in "xuN" else known[letter]
+                done += known[letter].zfill(width_of(digits)) if letter not in "xuN" else known[letter]
         return done
 
     def _environment(self, rank: int) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from fairlog.compat.slurm.words import SlurmError
+from fairlog.compat.slurm.words import SlurmError, whole
 
 UNLIMITED = ("infinite", "unlimited", "-1")
 
@@ -24,7 +24,7 @@ def read_limit(text: str) -> int | None:
         return None
     days, dash, clock = text.rpartition("-")
     parts = clock.split(":")
-    if not all(each.isascii() and each.isdecimal() for each in [*parts, *([days] if dash else [])]) or len(parts) > 3:
+    if any(whole(each) is None for each in [*parts, *([days] if dash else [])]) or len(parts) > 3:
         raise SlurmError("Invalid --time specification", 255)
     numbers = [int(each) for each in parts]
     if dash:
@@ -123,7 +123,7 @@ def _clock(text: str) -> tuple[int, int, int] | None:
     """Hours, minutes and seconds of `12:30`, `12:30:15` or `1:30pm`; None of anything else."""
     half = text[-2:] if text[-2:] in ("am", "pm") else ""
     parts = text.removesuffix(half).strip().split(":")
-    if len(parts) not in (2, 3) or not all(each.isdecimal() for each in parts):
+    if len(parts) not in (2, 3) or any(whole(each) is None for each in parts):
         return None
     hours, minutes, seconds = (*map(int, parts), 0)[:3]
     if half and 1 <= hours <= 12:
@@ -165,6 +165,6 @@ def _offset(text: str, option: str) -> int:
     number = text[1:].rstrip("abcdefghijklmnopqrstuvwxyz ")
     unit = text[1 + len(number) :].strip().rstrip("s") or "second"
     named = next((seconds for name, seconds in _UNITS.items() if name.startswith(unit)), None)
-    if text[0] not in "+-" or not number.strip().isdecimal() or named is None:
+    if text[0] not in "+-" or whole(number.strip()) is None or named is None:
         raise SlurmError(f"Invalid --{option} specification: now{text[:40]}", 255 if option == "begin" else 1)
     return (1 if text[0] == "+" else -1) * int(number) * named

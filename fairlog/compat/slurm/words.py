@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 ACTS, IDLE, LEFT = "acts", "accepted without effect", "refused"
 """What becomes of an option."""
+_TOO_MANY, _MOST_DIGITS, _MOST_WIDE = 1_000_000, 12, 9999
 
 
 class SlurmError(Exception):
@@ -197,6 +198,25 @@ def listed_in_quotes(text: str) -> list[str]:
             found[-1] += letter
         place += 1
     return found
+
+
+def whole(text: str) -> int | None:
+    """The number that these decimal digits are; None if they are none, or more than anybody means."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS else None
+
+
+def counted(text: str, name: str) -> int:
+    """The value of an option that says how many, a whole number from 1 on. Raises: Refused."""
+    found = whole(text)
+    if not found or found >= _TOO_MANY:
+        raise SlurmError(f'Invalid numeric value "{text[:40]}" for --{name}.')
+    return found
+
+
+def width_of(digits: str) -> int:
+    """The width of a field that these digits are, as far as anybody reads it."""
+    found = whole(digits or "0")
+    return _MOST_WIDE if found is None else min(found, _MOST_WIDE)
 
 
 def runs(numbers: list[int]) -> list[tuple[int, int]]:

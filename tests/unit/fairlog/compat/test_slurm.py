@@ -926,3 +926,41 @@ def test_each_request_states_the_version_of_its_messages(monkeypatch: pytest.Mon
         heard = beside.submit(answered)
         assert road.ApiRoad().get("/v1/status") == 7
         assert f"\r\n{HEADER}: {MESSAGES}\r\n".encode() in heard.result()
+
+
+def test_a_range_of_nodes_begins_with_its_smaller_number() -> None:
+    assert [sbatch.nodes_of(asked("-N", text)) for text in ("2-2", "2-3")] == [2, 2]
+    with pytest.raises(SlurmError, match=r"^--nodes=3-2 has its larger number first; give --nodes=2-3$"):
+        sbatch.nodes_of(asked("-N", "3-2"))
+    for text in ("0", "0-3", "2-", "-2", "2-3-4", "1000000", ""):
+        with pytest.raises(SlurmError, match=r"^Invalid numeric value \".*\" for --nodes\.$"):
+            sbatch.nodes_of(asked("-N", text))
+
+
+def test_a_number_that_is_too_long_is_refused_as_any_that_is_none() -> None:
+    long = "9" * 5000
+    for read_it in (
+        lambda: sbatch.nodes_of(asked("-N", long)),
+        lambda: asked("-n", long).number("ntasks", 1),
+        lambda: sbatch.memory_of(asked("--mem", long), 1, 1),
+        lambda: sbatch.read_nice(long),
+        lambda: sbatch.gpus_of(asked("-G", long), 1),
+        lambda: sbatch.read_array(f"1-3%{long}"),
+        lambda: sbatch.read_signal(f"USR1@{long}"),
+        lambda: times.read_limit(long),
+        lambda: times.read_limit(f"{long}-1"),
+        lambda: times.read_moment(f"now+{long}", "begin"),
+        lambda: times.read_moment(f"{long}:30", "begin"),
+        lambda: squeue.run(["--iterate", long]),
+        lambda: scontrol.run(["update", "JobId=1", f"Nice={long}"]),
+    ):
+        with pytest.raises(SlurmError) as refused:
+            read_it()
+        assert len(str(refused.value)) < 120
+
+
+def test_a_field_is_no_wider_than_anybody_reads() -> None:
+    long = "9" * 5000
+    assert squeue.read_format(f"%.{long}i")[0][0].width == squeue.read_names(f"JobID:{long}")[0][0].width == 9999
+    assert sinfo.read_long(f"NodeHost:{long}")[0][0].width == 9999
+    assert sacct.read_fields(f"JobID%-{long},State%010") == [("JobID", -9999), ("State", 10)]
