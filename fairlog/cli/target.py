@@ -48,6 +48,14 @@ class Target:
                 setattr(self, other, _NOTHING.get(other))
         setattr(self, name, value)
 
+    @property
+    def words(self) -> list[str]:
+        """The options that were typed, for another command that is about the same cluster."""
+        found: list[str] = []
+        for name in sorted(self.typed & {"store", "cluster", "data", "archive"}):
+            found += [f"--{name}", str(getattr(self, name))]
+        return [*found, *(["--unsafe-store"] if "unsafe_store" in self.typed else [])]
+
     def check(self) -> None:
         """Raises: click.UsageError if nothing is typed, and the environment names a data folder and another place."""
         if not self.typed & {"store", "data"} and (why := two_places()):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -711,7 +712,7 @@ def _run_beside(session: Session, request: SubmitApp, secrets: Mapping[str, str]
     terminal = tty and visited.is_terminal(asked=True)
     visited.wanted(visited.beside(request.command), "", terminal=False)  # refused before anything is submitted
     held = replace(request, command=("sh", "-c", visited.HOLDER))
-    with _signals() as stopped:
+    with _ended_with_this(session, held.app), _signals() as stopped:
         answer = _send(session, held, secrets)
         try:
             if not quiet:
@@ -742,7 +743,7 @@ def _run_beside_each(session: Session, request: SubmitApp, secrets: Mapping[str,
             f"`fairlog submit --gang --executor-program --executors {nodes} -- CMD`"
         )
     held = replace(request, command=("sh", "-c", visited.EACH_HOLDER, ended_by))
-    with _signals() as stopped:
+    with _ended_with_this(session, held.app), _signals() as stopped:
         answer = _send(session, held, secrets)
         try:
             stopped.due = True
@@ -1052,6 +1053,30 @@ def _signals() -> Iterator[_Signals]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+_WATCH = 'read -r said && exit; exec "$@"'
+"""A shell's script that runs its arguments, unless it is told a line before its stdin ends."""
+
+
+@contextmanager
+def _ended_with_this(session: Session, app: str) -> Iterator[None]:
+    """While it lasts, a process beside this one kills the app should this one be gone, also if that was by SIGKILL.
+
+    What runs in the app only notices that nobody has come, or comes any more, once it has started, and minutes later.
+    """
+    kill = [sys.executable, "-m", "fairlog", "kill", app, "--reason", "its command is gone", *session.target.words]
+    watch = subprocess.Popen(  # noqa: S603 (a shell and this program)
+        ["sh", "-c", _WATCH, "fairlog", *kill],  # noqa: S607 (as users have it)
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,  # signals to the group of this process are not for it
+    )
+    try:
+        yield
+    finally:
+        watch.communicate(b"\n")
 
 
 @contextmanager

@@ -881,6 +881,21 @@ def test_a_job_on_several_nodes_ends_with_its_srun(slurm: Slurm) -> None:
     assert states.startswith("CANCELLED by ")
 
 
+def test_a_job_that_waits_ends_with_its_srun_however_that_ends(slurm: Slurm) -> None:
+    """Nothing of srun is left to end it after a SIGKILL, and nothing runs in the job that would notice."""
+    full = [slurm.ok("sbatch", "--parsable", "-c", "4", "--wrap", "sleep 600").strip() for _ in range(2)]
+    wait_until(lambda: all(slurm.state(job) == "RUNNING" for job in full), "a full cluster")
+    for nodes in ("1", "2"):
+        words = [str(slurm.folder / "srun"), "-J", "orphan", "-N", nodes, "true"]
+        with subprocess.Popen(words, env=slurm.env, cwd=slurm.shell.home, stderr=subprocess.DEVNULL) as begun:
+            wait_until(lambda: slurm.ok("squeue", "-h", "-n", "orphan", "-o", "%t") == "PD\n", "its job")
+            begun.kill()
+        wait_until(lambda: slurm.ok("squeue", "-h", "-n", "orphan") == "", "its end")
+    assert slurm.ok("sacct", "-X", "-n", "-P", "-a", "-o", "State", "--name", "orphan").count("CANCELLED by ") == 2
+    slurm.ok("scancel", *full)
+    wait_until(lambda: slurm.ok("squeue", "-h", "-j", ",".join(full)) == "", "an empty cluster")
+
+
 def test_srun_opens_a_terminal(slurm: Slurm) -> None:
     ours, theirs = pty.openpty()
     with subprocess.Popen(

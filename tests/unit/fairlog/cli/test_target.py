@@ -142,3 +142,19 @@ def test_no_verb_goes_to_the_store_of_the_environment_where_a_folder_is_typed(as
     answer = CliRunner(env=env).invoke(cli, [*asked, "--data", "/nonexistent/up"])
     assert answer.exit_code == 1
     assert "no `fairlog up` runs on the data in /nonexistent/up" in answer.output
+
+
+def test_what_is_typed_is_told_to_another_command_and_nothing_else() -> None:
+    target = Target()
+    for name, value, typed in (
+        ("store", "redis://h:1/0", True),
+        ("cluster", "c", True),
+        ("archive", "/a", False),
+        ("unsafe_store", True, True),
+    ):
+        target.take(name, value, typed=typed)
+    assert target.words == ["--cluster", "c", "--store", "redis://h:1/0", "--unsafe-store"]
+    target = Target()
+    target.take("data", Path("/d"), typed=True)
+    target.take("unsafe_store", True, typed=False)  # noqa: FBT003 (the value of a flag)
+    assert target.words == ["--data", "/d"]
