@@ -37,6 +37,31 @@ if __name__ == "__main__":
         client.wait_for_workers(2)
         assert client.gather(client.map(abs, range(-3, 0))) == [3, 2, 1]
 """
+EXECUTORLIB = """
+import os
+import subprocess
+import sys
+from executorlib import SlurmClusterExecutor
+inside = '''
+from executorlib import SlurmJobExecutor
+def add(a, b):
+    return a + b
+if __name__ == "__main__":
+    with SlurmJobExecutor(max_workers=2) as pool:
+        calls = [pool.submit(add, number, b=1, resource_dict={"cores": 1}) for number in range(4)]
+        assert [each.result() for each in calls] == [1, 2, 3, 4]
+'''
+def add(a, b):
+    return a + b
+if __name__ == "__main__":
+    with SlurmClusterExecutor(cache_directory="cache") as pool:
+        calls = [pool.submit(add, number, b=1, resource_dict={"cores": 1}) for number in range(2)]
+        assert [each.result() for each in calls] == [1, 2]
+    open("inside.py", "w").write(inside)
+    asked = ["sbatch", "--wait", "-n", "2", "-t", "5", "--mem", "2G", "-o", "inside.out"]
+    done = subprocess.run([*asked, "--wrap", f"{sys.executable} inside.py"])
+    assert done.returncode == 0, open("inside.out").read()
+"""
 FIREWORKS = """
 from fireworks.user_objects.queue_adapters.common_adapter import CommonAdapter
 adapter = CommonAdapter("SLURM", rocket_launch="sleep 30", ntasks=1, walltime="00:05:00", account="acme")
@@ -51,6 +76,29 @@ cluster = ipyparallel.Cluster(engines="slurm", n=2, controller_ip="127.0.0.1")
 cluster.config.SlurmEngineSetLauncher.account = "acme"
 with cluster as client:
     assert sorted(client[:].apply_sync(os.getenv, "SLURM_PROCID")) == ["0", "1"]
+"""
+MAESTRO = """
+import pathlib
+import subprocess
+import sys
+open("study.yaml", "w").write('''
+description: {name: hello, description: two steps for each of two names}
+batch: {type: slurm, host: here, bank: acme, queue: main}
+env: {variables: {OUTPUT_PATH: ./out}}
+study:
+  - name: one
+    description: says hello
+    run: {cmd: "echo hello $(NAME) > said.txt", procs: 1, nodes: 1, walltime: "00:02:00"}
+  - name: two
+    description: reads it
+    run: {cmd: "$(LAUNCHER) cat $(one.workspace)/said.txt > read.txt", depends: [one], procs: 1, nodes: 1,
+          walltime: "00:02:00"}
+global.parameters:
+  NAME: {values: [a, b], label: NAME.%%}
+''')
+maestro = pathlib.Path(sys.executable).with_name("maestro")
+subprocess.run([maestro, "run", "-y", "-fg", "-s", "1", "study.yaml"], check=True)
+assert sorted(path.read_text() for path in pathlib.Path("out").rglob("read.txt")) == ["hello a\\n", "hello b\\n"]
 """
 NIPYPE = """
 import os
@@ -158,6 +206,33 @@ class Echo(rfm.RunOnlyRegressionTest):
         return sn.assert_found("rank", self.stdout)
 ''')
 subprocess.run([Path(sys.executable).with_name("reframe"), "-C", "site.py", "-c", "checks.py", "-r"], check=True)
+"""
+SIGNAC = """
+import subprocess
+import sys
+import time
+import signac
+open("project.py", "w").write('''
+from flow import FlowProject
+class Project(FlowProject):
+    pass
+@Project.post.isfile("done.txt")
+@Project.operation(directives={"np": 1, "walltime": 0.05})
+def go(job):
+    open(job.fn("done.txt"), "w").write(str(job.sp.a))
+if __name__ == "__main__":
+    Project().main()
+''')
+project = signac.init_project()
+jobs = [project.open_job({"a": number}) for number in range(3)]
+for job in jobs:
+    job.init()
+subprocess.run([sys.executable, "project.py", "submit"], check=True)
+until = time.monotonic() + 100
+while not all(job.isfile("done.txt") for job in jobs):
+    assert time.monotonic() < until
+    time.sleep(0.2)
+subprocess.run([sys.executable, "project.py", "status"], check=True)
 """
 SIMPLE_SLURM = """
 import time
