@@ -264,21 +264,21 @@ def over_app_cores(
 
     The holder is the user, or "" for the company or a department; `above`: the departments that the company is in.
     """
-    for user, department, limit in _app_cores(limits, app, above):
+    for (company, user), limit in _app_cores(limits, app, above):
         if requests + more > limit:
-            return user, Broken("max_app_cores", requests, limit, more, department)
+            broken = Broken("max_app_cores", requests, limit, more)
+            return (user, broken) if company else ("", broken._replace(department=user))
     return None
 
 
 def most_app_cores(limits: Limits, app: AppRegistered, above: Iterable[str]) -> int:
     """The most cores that the app may request by the limits of its user, company and departments (N2, L6, H12)."""
-    return min((limit for _, _, limit in _app_cores(limits, app, above)), default=HIGHEST)
+    return min((limit for _, limit in _app_cores(limits, app, above)), default=HIGHEST)
 
 
-def _app_cores(limits: Limits, app: AppRegistered, above: Iterable[str]) -> Iterator[tuple[str, str, int]]:
-    """The limits of one app's cores, the user's first, each after the user or the department that has it."""
+def _app_cores(limits: Limits, app: AppRegistered, above: Iterable[str]) -> Iterator[tuple[Holder, int]]:
+    """The limits of one app's cores, the user's first, each after its holder."""
     for holder in ((app.company, app.user), (app.company, ""), *[("", each) for each in above]):
         limit = limits.of(holder, "max_app_cores")
         if limit is not None:
-            user, department = holder[1] if holder[0] else "", "" if holder[0] else holder[1]
-            yield user, department, limit
+            yield holder, limit

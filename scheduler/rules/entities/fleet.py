@@ -171,31 +171,27 @@ class Fleet:
             if not become:
                 continue
             self._drop(shape)
-            parts: dict[Amounts, list[str]] = {met: [] for met in become}
-            if len(become) == 1:
-                parts = dict.fromkeys(become, workers)
-            else:
-                for worker in workers:
-                    parts[self.marks[worker].met].append(worker)
+            parts: dict[Amounts, list[str]] = dict.fromkeys(become, workers) if len(become) == 1 else {}
+            for worker in workers if len(become) > 1 else ():
+                parts.setdefault(self.marks[worker].met, []).append(worker)
             for met, part in parts.items():
                 self._put(met_as(shape, met), rank, part)
-        offers: dict[Resources, int] = {}
+        self._offers, self._offered, self.with_class = {}, {}, 0
         for (marks, offer), number in self._alike.items():
-            tally(offers, met_as(offer, marks.met), number)
-        self._offers, self._offered = offers, {}
-        for offer, number in offers.items():
-            if offer.others:
-                tally(self._offered, tuple([kind for kind, _ in offer.others]), number)
-        self.with_class = sum([number for (marks, _), number in self._alike.items() if marks.met])
+            self._count_classed(met_as(offer, marks.met), marks, number)
 
     def _count(self, worker: str, offer: Resources, change: int) -> None:
         """So many workers more offer what it offers, and kinds and a class as it does."""
         marks = self.marks[worker]
         tally(self._alike, (marks, offer), change)
-        tally(self._offers, self._classed(worker, offer), change)
+        self._count_classed(self._classed(worker, offer), marks, change)
+
+    def _count_classed(self, offer: Resources, marks: Marks, change: int) -> None:
+        """So many workers more of these marks offer that, their class among its kinds."""
+        tally(self._offers, offer, change)
         self.with_class += change if marks.met else 0
-        if kinds := self._kinds(worker):
-            tally(self._offered, kinds, change)
+        if offer.others:
+            tally(self._offered, tuple([kind for kind, _ in offer.others]), change)
 
     def _kinds(self, worker: str) -> tuple[str, ...]:
         """The kinds that the worker offers, then its class."""
@@ -429,8 +425,6 @@ class Fleet:
 
     def _put(self, shape: Shape, rank: int, workers: list[str]) -> None:
         """Add these workers, sorted by id, to those of the shape."""
-        if not workers:
-            return
         if shape in self._workers:
             there = self._workers[shape][1]
             there[:] = sorted([*there, *workers])  # of two sorted lists: linear
