@@ -240,6 +240,8 @@ class Door:
             raise Unavailable(STOPS) from None
 
     async def _answer(self, route: Route, request: Request) -> Response:
+        if route.answer != "open":
+            await self.handlers.replica.be_fresh()
         if (answer := self._of_their_own.get(route.answer)) is not None:
             return await answer(route, request)
         who, driver = await self._admit(route, request)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable
@@ -28,6 +29,9 @@ WAIT_MS = 250
 """The longest wait for the log to grow, and so for the thread to stop."""
 STALE_S = 1.0
 """The oldest state by which a token is judged: a token that is revoked is refused within this time."""
+FRESH_WITHIN_S = 2.0
+"""The longest wait of a request for a state that is no older."""
+FRESH_EVERY_S = 0.02
 UNREADABLE_S = 5.0
 """Pause before a log that cannot be read is folded again."""
 SHORTER_S = 1.0
@@ -162,8 +166,17 @@ class Replica:
     def check_fresh(self) -> None:
         """Raises: NotReady if the state may be older than `STALE_S`, as while the store does not answer."""
         self.check()
-        if (age_s := time.monotonic() - self._fresh_s) > STALE_S:
+        if (age_s := self._age_s()) > STALE_S:
             raise NotReady(f"the store has not answered for {age_s:.1f} s")
+
+    async def be_fresh(self) -> None:
+        """Wait a little for what `check_fresh` looks for: a busy machine can hold up the thread that folds the log."""
+        until = time.monotonic() + FRESH_WITHIN_S
+        while not self.trouble and self._age_s() > STALE_S and time.monotonic() < until:
+            await asyncio.sleep(FRESH_EVERY_S)
+
+    def _age_s(self) -> float:
+        return time.monotonic() - self._fresh_s
 
     def peek(self, look: Callable[[ClusterState], T]) -> T:
         """What `look` makes of the present state without the guard, for who must not wait.

@@ -106,6 +106,7 @@ class SparkRestServer:
     async def _answer(self, request: Request) -> Response:
         if "origin" in request.headers:
             raise NotAllowed("this port is for programs such as spark-submit, not for the scripts of a web page")
+        await self._door.handlers.replica.be_fresh()
         words = [word for word in request.url.path.split("/") if word]
         asked = (
             _PathAndToken(words[1:], words[0]) if words and words[0].startswith(_TOKENS) else _PathAndToken(words, "")

@@ -193,11 +193,6 @@ class Fleet:
         if offer.others:
             tally(self._offered, tuple([kind for kind, _ in offer.others]), change)
 
-    def _kinds(self, worker: str) -> tuple[str, ...]:
-        """The kinds that the worker offers, then its class."""
-        kinds, met = self.offering.get(worker, ()), self.marks[worker].met
-        return (*kinds, met[0][0]) if met else kinds
-
     def move(self, worker: str, before: Shape, after: Shape) -> None:
         """Record a change of a live worker's free resources. The index is updated at the next query."""
         if self.offering or self.with_class:
@@ -325,7 +320,8 @@ class Fleet:
 
     def rank(self, worker: str, size: Resources, *, sparing: bool) -> tuple[int, int]:
         """What comes before all else in the order of candidates: spare kinds, then windows (semantics P1, W14)."""
-        return _rank(self._kinds(worker), size, sparing=sparing)
+        offered = self.offering.get(worker, ()) + tuple([name for name, _ in self.marks[worker].met])
+        return _rank(offered, size, sparing=sparing)
 
     def admits(self, worker: str, size: Resources) -> bool:
         """Whether the live worker meets the demand of `size` (semantics P9)."""

@@ -7,6 +7,7 @@ import json
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, nullcontext
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 import httpx
@@ -378,6 +379,32 @@ def test_a_wait_for_a_position_that_never_comes_ends(api: Handlers, monkeypatch:
         check_problem(await client.get("/v1/apps", params={"after": 10**6}), 503, "NotReady")
 
     run(api, story)
+
+
+@pytest.mark.parametrize(("late", "status"), [(3, 200), (10**6, 503)])
+def test_a_request_waits_a_little_for_a_state_by_which_its_token_may_be_judged(
+    api: Handlers, monkeypatch: pytest.MonkeyPatch, late: int, status: int
+) -> None:
+    """A machine so busy that the replica's thread came late refuses nobody; one whose store is silent says so."""
+    ages = chain(repeat(2 * HOPELESS_S, late), repeat(0.0))
+    monkeypatch.setattr("fairlog.api.replica.Replica._age_s", lambda _: next(ages))
+    monkeypatch.setattr("fairlog.api.replica.FRESH_WITHIN_S", HOPELESS_S if status == 200 else 0.05)
+    monkeypatch.setattr("fairlog.api.replica.FRESH_EVERY_S", 0.001)
+
+    async def told() -> None:
+        async with opened(api, local=False) as (client, _):
+            token = new_token()
+            for command in (
+                ACME,
+                AddAccount(account="acme/ann"),
+                IssueToken(token=token.id, account="acme/ann", hash=token.hash),
+            ):
+                seq = (await asyncio.to_thread(api.sender.send, ROOT, command)).seq
+            await asyncio.to_thread(api.replica.wait_for, seq, HOPELESS_S)
+            said = await client.get("/v1/apps", headers={"authorization": f"Bearer {token.text}"})
+            assert said.status_code == status, said.text
+
+    asyncio.run(told())
 
 
 def test_a_replica_that_cannot_read_the_log_says_so_and_recovers(
