@@ -262,6 +262,8 @@ class AppDetails(AppRow, frozen=True, kw_only=True):
     executor_program: bool
     gang: bool | None = None
     """Whether its executors start all at once or not at all (semantics G8)."""
+    max_failures: int | None = None
+    """How many failures of its programs end it; None = as the setting says (semantics W5)."""
     executors_granted: int
     grace: int | None
     network: Literal["none", "app", "host"] = "host"

@@ -259,6 +259,7 @@ class SubmitApp(_CommandFields, frozen=True):
     demands `executor_limit` executors (G1). The app fails if its owner gives no sign of life for `owner_timeout_s`
     (G4). `grace_s`: how long what runs has between SIGTERM and SIGKILL (G5). `all_at_once`: the programs need one
     another, so a number that can never run at once is refused (N3). `gang`: they start all at once or not at all (G8).
+    `max_failures`: how many failures of them end the app, None = as the setting says (W5).
 
     `near`: host -> list of the indexes of the tasks that prefer it (L7). `preferring_tasks` of them prefer some host,
     and `prefer` of them each host: both follow from `near`, and decisions depend on them alone.
@@ -341,6 +342,7 @@ class SubmitApp(_CommandFields, frozen=True):
     tolerate: tuple[str, ...] = ()
     prefer_labels: tuple[str, ...] = ()
     gang: bool = False
+    max_failures: int | None = None
 
 
 def needs_all(fields: Mapping[str, Any]) -> bool:

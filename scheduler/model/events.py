@@ -451,6 +451,8 @@ class AppRegistered(_EventFields, frozen=True):
     """Whose files its tasks find; "" = the machine's (semantics W12)."""
     gang: bool = False
     """Whether its executors start all at once or not at all (semantics G8)."""
+    max_failures: int | None = None
+    """How many failures of its programs end it; None = as the setting says (semantics W5, G8)."""
 
 
 class RoomReserved(_EventFields, frozen=True):

@@ -284,6 +284,11 @@ JOB_OPTIONS: Sequence[Callable[[Any], Any]] = (
         help="Start the programs of --executor-program all at once or not at all. If one fails or is lost, all begin "
         "anew.",
     ),
+    number_option(
+        "--max-failures",
+        help="How many failures of the programs of --executor-program end the app.  [default: the setting "
+        "max_executor_failures]",
+    ),
     flag(
         "--as-many-as-fit",
         help="The programs of --executor-program need not run at once: accept more than the cluster can ever hold.",

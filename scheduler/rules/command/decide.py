@@ -42,7 +42,7 @@ from scheduler.rules.command.demand import after_removal, anew, backlog, broken_
 from scheduler.rules.command.failures import could_host_elsewhere
 from scheduler.rules.command.limiting import limit_set
 from scheduler.rules.command.permission import permit
-from scheduler.rules.command.programs import abandoned, check_settings, finished
+from scheduler.rules.command.programs import abandoned, check_settings, finished, lost_for_good
 from scheduler.rules.command.readiness import delayed, put_on_hold, reprioritized, requeued
 from scheduler.rules.command.runtime import LONGEST_S, timed
 from scheduler.rules.command.submission import preferred, registration
@@ -50,7 +50,7 @@ from scheduler.rules.entities.apps import App
 from scheduler.rules.entities.companies import Company
 from scheduler.rules.entities.grants import Allocation
 from scheduler.rules.entities.workers import Worker
-from scheduler.rules.index.trouble import failures_in_a_row, serving
+from scheduler.rules.index.trouble import failures_in_a_row, most_failures, serving
 from scheduler.rules.state import departments
 from scheduler.rules.state.cluster import ClusterState
 from scheduler.rules.state.preconditions import EDITIONS
@@ -264,11 +264,13 @@ def _executor_ended(state: ClusterState, command: commands.EndedExecutor, at: in
         failures = failures_in_a_row(app, executor, at)
         if unstartable and not _can_start_elsewhere(state, app, worker):
             events.append(facts.AppRemoved(app=executor.app, reason="failed", detail=command.unstartable))
-        elif reason == "failed" and failures >= state.settings.max_executor_failures and not serving(app, executor, at):
+        elif reason == "failed" and failures >= most_failures(app, state.settings) and not serving(app, executor, at):
             last = f"; the last one: {command.detail}" if command.detail else ""
             how = f"with none running{' for 10 s' * app.spec.programs}"
-            detail = one_line(f"{failures} executors ended abnormally {how}{last}", MAX_DETAIL)
-            events.append(facts.AppRemoved(app=executor.app, reason="failed", detail=detail))
+            said = f"{failures} executors ended abnormally {how}{last}"
+            if app.spec.max_failures == 1:
+                said = command.detail or command.unstartable or said
+            events.append(facts.AppRemoved(app=executor.app, reason="failed", detail=one_line(said, MAX_DETAIL)))
     return [*events, *_out_once_empty(worker)]
 
 
@@ -510,7 +512,8 @@ def _remove_executors(state: ClusterState, worker: Worker, reason: Literal["lost
         if executor.app in ended:
             ended[executor.app].append(executor)
     broken = [each for name, gone in ended.items() for each in broken_up(state.apps[name], gone)]
-    return [*events, *after_removal(state, ended), *broken]
+    over = [lost_for_good(state.apps[name], worker) for name in ended] if reason == "lost" else []
+    return [*events, *after_removal(state, ended), *broken, *[each for each in over if each is not None]]
 
 
 def _tenant(state: ClusterState, command: commands.RegisterCompany | commands.ChangeCompany) -> facts.CompanyRegistered:

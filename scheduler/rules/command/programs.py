@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from scheduler.model.events import AppRegistered, ClusterConfigured
     from scheduler.rules.entities.apps import App
     from scheduler.rules.entities.companies import Company
+    from scheduler.rules.entities.workers import Worker
     from scheduler.rules.state.cluster import ClusterState
 
 _OF_TASKS = {
@@ -105,6 +106,15 @@ def check_terms(command: SubmitApp) -> None:
     check_range("the lease of the owner, in seconds,", command.owner_timeout_s, 1, 10**6)
     if command.owner_timeout_s is not None and command.driver:
         raise InvalidCommand("an app with a driver ends with its driver; leave out --owner-timeout")
+
+
+def failures_of(command: SubmitApp) -> int | None:
+    """How many failures of its programs end the app, if it says so (semantics W5). Raises: InvalidCommand."""
+    if command.max_failures is not None:
+        if not command.executor_program:
+            raise InvalidCommand("failures are counted of executors that run a program; tasks have --retries")
+        check_range("the failures that end an app", command.max_failures, 1, validate.MAX_FAILURES)
+    return command.max_failures
 
 
 def check_gang(settings: ClusterConfigured, command: SubmitApp) -> None:
@@ -220,6 +230,13 @@ def finished(app: App, command: FinishApp) -> list[Event]:
     if len(command.detail) > MAX_DETAIL or not command.detail.isprintable():
         raise InvalidCommand(f"a detail must be at most {MAX_DETAIL} printable characters on one line")
     return [AppRemoved(app=command.app, reason=command.outcome, detail=command.detail)]
+
+
+def lost_for_good(app: App, worker: Worker) -> AppRemoved | None:
+    """The end of a gang that states its failures and may not be put back, an executor of which was lost (G8)."""
+    if not app.spec.gang or app.spec.max_failures is None or not app.spec.no_requeue:
+        return None
+    return AppRemoved(app=app.id, reason="failed", detail=f"its executor was lost with worker {worker.id}")
 
 
 def abandoned(app: App, command: LoseOwner) -> list[Event]:

@@ -27,7 +27,7 @@ from scheduler.rules.checks.validate import (
 )
 from scheduler.rules.command import readiness
 from scheduler.rules.command.limiting import check_submission
-from scheduler.rules.command.programs import check_gang, check_terms, check_together, of_programs
+from scheduler.rules.command.programs import check_gang, check_terms, check_together, failures_of, of_programs
 from scheduler.rules.command.request import Asked, asked
 from scheduler.rules.command.runtime import runtime_of, warning_of
 from scheduler.rules.entities.companies import Company
@@ -102,6 +102,7 @@ def registration(state: ClusterState, company: Company, command: SubmitApp, at: 
         no_requeue=command.no_requeue,
         min_runtime_s=_min_runtime(command.min_runtime_s, state.settings.max_min_runtime_s),
         gang=command.gang,
+        max_failures=failures_of(command),
         **_demanded(state, command),
     )
     if state.settings.admission == "fair":

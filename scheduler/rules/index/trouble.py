@@ -33,6 +33,11 @@ def failures_in_a_row(app: App, executor: Allocation, at: int) -> int:
     return 1 if ended else app.failures + 1
 
 
+def most_failures(app: App, settings: ClusterConfigured) -> int:
+    """How many failures in a row end the app (semantics W5)."""
+    return settings.max_executor_failures if app.spec.max_failures is None else app.spec.max_failures
+
+
 def serving(app: App, without: Allocation, at: int) -> int:
     """How many other executors of the app keep it from failing at `at` (ms): those that run, programs for 10 s (G2)."""
     if app.spec.gang:

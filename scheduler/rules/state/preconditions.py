@@ -391,6 +391,8 @@ def _sized(event: events.AppRegistered) -> Broken:
             return "G1", f"the executors of app {event.app!r} run a program, without tasks, in a stated number"
     if event.owner_timeout_s is not None and (event.owner_timeout_s < 1 or event.driver is not None):
         return "G4", f"app {event.app!r} has an owner who may be silent for {event.owner_timeout_s} s"
+    if event.max_failures is not None and (event.max_failures < 1 or not event.programs):
+        return "W5", f"app {event.app!r} ends with failure {event.max_failures} of its programs"
     if (event.min_runtime_s or 0) < 0:
         return "H7", f"executors of app {event.app!r} have a minimum runtime of {event.min_runtime_s} s"
     return ("G5", f"app {event.app!r} has a grace of {event.grace_s} s") if (event.grace_s or 0) < 0 else None

@@ -148,6 +148,7 @@ def app(state: ClusterState, *, app: str) -> AppDetails:
         min_runtime=spec.min_runtime_s,
         executor_program=spec.programs,
         gang=spec.gang or None,
+        max_failures=spec.max_failures,
         executors_granted=found.next_executor,
         grace=spec.grace_s,
         network=spec.network or "host",

@@ -349,6 +349,7 @@ EVENTS: list[Event] = [
         executor_limit=2,
         programs=True,
         gang=True,
+        max_failures=1,
     ),
     ExecutorRevoked(app="a5", executor="a5.1", worker="w1", gang=True),
     ExecutorRemoved(app="a5", executor="a5.1", worker="w1", reason="gang"),

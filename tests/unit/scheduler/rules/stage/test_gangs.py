@@ -268,6 +268,59 @@ def test_each_failure_of_a_gang_counts_however_long_it_ran() -> None:
     assert "3 executors ended abnormally" in ends[0].detail
 
 
+@pytest.mark.parametrize(("number", "said"), [(1, "its program ended with exit code 7"), (2, "2 executors ended")])
+def test_a_gang_fails_with_as_many_failures_as_it_states(number: int, said: str) -> None:
+    """Semantics W5: with one, the app says how that program ended, and nothing of it begins anew."""
+    made = cluster(16, exclude_after=0)
+    made.turn(replace(gang("g1", 2, company="a", cores=4), max_failures=number))
+    ends: list[AppRemoved] = []
+    for _ in range(number):
+        first = made.state.apps["g1"].members[0].id
+        why = "its program ended with exit code 7"
+        assert not ends
+        ends += of(made.turn(EndedExecutor(executor=first, reason="failed", exit_code=7, detail=why)), AppRemoved)
+        gone(made, "g1")
+    assert [event.reason for event in ends] == ["failed"]
+    assert ends[0].detail.startswith(said)
+    assert not granted(made.turn())
+    assert audit(facts(made)) == []
+
+
+def test_a_command_that_shells_cannot_start_ends_a_gang_that_states_one_failure() -> None:
+    made = cluster(16, 16)
+    made.turn(replace(gang("g1", 2, company="a", cores=4), max_failures=1))
+    first, why = made.state.apps["g1"].members[0].id, "its program ended with exit code 127 on worker w1"
+    events = made.turn(EndedExecutor(executor=first, reason="failed", exit_code=127, unstartable=why))
+    assert [(event.reason, event.detail) for event in of(events, AppRemoved)] == [("failed", why)]
+
+
+@pytest.mark.parametrize("stays", [True, False])
+def test_a_gang_whose_worker_is_lost_fails_where_it_states_so(*, stays: bool) -> None:
+    """Semantics G8: it begins anew unless it states its failures and may not be put back."""
+    made = cluster(8, 8, 8)
+    made.turn(replace(gang("g1", 2, company="a", cores=8), max_failures=1, no_requeue=not stays))
+    worker = made.state.apps["g1"].members[1].worker
+    events = made.turn(LoseWorker(worker=worker, last_seen=1))
+    why = [] if stays else [f"its executor was lost with worker {worker}"]
+    assert [event.detail for event in of(events, AppRemoved)] == why
+    assert (granted(gone(made, "g1")) == ["g1.2", "g1.3"]) == stays
+    assert audit(facts(made)) == []
+
+
+@pytest.mark.parametrize(
+    ("about", "sentence"),
+    [
+        ({"max_failures": 0}, "the failures that end an app must be between 1 and 1000, not 0"),
+        ({"max_failures": 1001}, "the failures that end an app must be between 1 and 1000, not 1001"),
+    ],
+)
+def test_failures_that_end_an_app_are_a_number(about: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InvalidCommand, match=sentence):
+        cluster(16).turn(replace(gang("g1", 2, company="a", cores=4), **about))
+    with pytest.raises(InvalidCommand, match="failures are counted of executors that run a program; tasks have"):
+        cluster(16).turn(SubmitApp(app="x", company="a", user="u", tasks=1, command=("x",), max_failures=1))
+
+
 def test_a_gang_that_is_put_back_begins_anew() -> None:
     made = cluster(16)
     made.turn(gang("g1", 2, company="a", cores=4))

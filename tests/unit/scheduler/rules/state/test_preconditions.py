@@ -449,6 +449,8 @@ CASES = [
     Case([], WorkerLabelled(worker="w9", labels={"zone": "a"}), "W1", "worker 'w9' is not registered"),
     Case([], WorkerLabelled(worker="w1", labels={}), "W1", "worker 'w1' has these labels already"),
     Case([], WorkerLabelled(worker="w1", labels={"zone": ""}), "W1", "the label zone must not be empty"),
+    Case([], replace(gang(), max_failures=0), "W5", "app 'n1' ends with failure 0 of its programs"),
+    Case([], replace(queued("n1"), max_failures=1), "W5", "app 'n1' ends with failure 1 of its programs"),
     Case([], replace(queued("n1"), gang=True), "G8", "app 'n1' is a gang without a number of executors that run"),
     Case(
         [gang(), entered("n1"), granted("n1.0", cores=1, memory_mb=1024)],
