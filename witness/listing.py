@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from scheduler.model.answers import AppInDetail, AppListed
 from scheduler.model.commands import Private
-from scheduler.model.events import Computed
+from scheduler.model.events import Computed, Fixed
 from scheduler.rules.entities.apps import App
 from scheduler.rules.state.cluster import ClusterState
 from scheduler.rules.view.views import named, summary_fields
@@ -64,7 +64,17 @@ def detailed(state: ClusterState, app: App) -> AppInDetail:
         ready_at=app.ready_at if app.ready else None,
         workers=[each.worker for each in held],
         started_at=min([each.granted_at for each in held], default=None),
+        **_as_gang(app),
     )
+
+
+def _as_gang(app: App) -> dict[str, Any]:
+    """How many executors of which size a gang has, also once it has ended; nothing of another app."""
+    sizing = app.spec.sizing
+    if not app.spec.gang or not isinstance(sizing, Fixed):
+        return {}
+    each = sizing.each
+    return {"executors": app.spec.executor_limit, "executor_cores": each.cores, "executor_memory": each.memory_mb}
 
 
 def _listed(state: ClusterState, app: App) -> dict[str, Any]:

@@ -17,6 +17,7 @@ import sys
 import tempfile
 import threading
 import time
+from abc import ABC, abstractmethod
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -34,11 +35,11 @@ PROGRAM = "mpirun.pyz"
 """What its copy is called in the command of an app, after the name of Python."""
 _NAME = "fairlog-"
 """What the name begins with by which mpirun knows an executor, before its rank."""
-_FIRST_WORDS_S = 10.0
+FIRST_WORDS_S = 10.0
 """How long a connection may be silent before it has said what it is."""
 _HANDSHAKES = 64
 """How many connections at once may not have said yet what they are. Those beyond are closed, and come again."""
-_AGAIN_S = 0.2
+AGAIN_S = 0.2
 _PASSED_ON = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 """Signals that mpirun gets from the executor of rank 0, and treats as it does."""
 _LOST = 255
@@ -96,7 +97,7 @@ def _lead(ranks: int, words: Sequence[str]) -> int:
     except OSError as error:
         return _refuse(f"mpirun cannot be run on this worker: {error.strerror}; give its folder by --env PATH=…")
     try:
-        server = _listen(port)
+        server = listen(port)
     except OSError as error:
         return _refuse(f"port {port} cannot be had on this worker: {error.strerror}; the gang gets another one", code=1)
     with tempfile.TemporaryDirectory(prefix="fairlog-mpi-") as folder, server:
@@ -107,7 +108,7 @@ def _lead(ranks: int, words: Sequence[str]) -> int:
             begin, needs = launch(version, str(agent), ranks, on)
         except ValueError as error:
             return _refuse(str(error))
-        others = _Others()
+        others = OtherRanks()
         threading.Thread(target=others.serve, args=(server,), daemon=True).start()
         with subprocess.Popen([*begin, *words], env={**needs, **os.environ}) as process:  # noqa: S603 (what was asked for)
             for number in _PASSED_ON:
@@ -123,18 +124,19 @@ def _refuse(why: str, code: int = 127) -> int:
     return code
 
 
-def _listen(port: int) -> socket.socket:
+def listen(port: int) -> socket.socket:
     """A socket at this port, of every address of this host. Raises: OSError."""
     if socket.has_dualstack_ipv6():
         return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
     return socket.create_server(("", port))
 
 
-def _tls(*, server: bool) -> ssl.SSLContext:
+def tls_context(*, server: bool) -> ssl.SSLContext:
+    """How an executor of the app speaks to another one."""
     return wire.context(os.environ[AUTHORITY], os.environ[KEY], server=server)
 
 
-def _kept_alive(connection: socket.socket) -> None:
+def kept_alive(connection: socket.socket) -> None:
     """Notice within a minute or so that the other host is gone."""
     for option, value in (
         (socket.TCP_KEEPIDLE, 15),
@@ -145,7 +147,7 @@ def _kept_alive(connection: socket.socket) -> None:
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
 
-class _Dialogue:
+class Dialogue:
     """A connection on which each end says an object of JSON at a time."""
 
     def __init__(self, connection: socket.socket) -> None:
@@ -166,22 +168,20 @@ class _Dialogue:
         return said
 
 
-class _Others:
-    """The executors of the other ranks, in the process of rank 0, and the agents of its mpirun."""
+class Callers(ABC):
+    """Whoever connects to a socket with the key of the app: each is served by a thread."""
 
     def __init__(self) -> None:
-        self._lines: dict[int, _Dialogue] = {}
-        self._news = threading.Condition()
         self._handshakes = threading.BoundedSemaphore(_HANDSHAKES)
 
     def serve(self, server: socket.socket) -> None:
         """Take connections of whoever has the key of the app, until the socket is closed."""
-        tls = _tls(server=True)
+        tls = tls_context(server=True)
         while server.fileno() >= 0:
             try:
                 self._accept(tls, server)
             except (OSError, RuntimeError):  # who called is gone, or this process has no file or thread for it now
-                time.sleep(_AGAIN_S)
+                time.sleep(AGAIN_S)
 
     def _accept(self, tls: ssl.SSLContext, server: socket.socket) -> None:
         """Take the next connection. Raises: OSError, RuntimeError if it cannot be had or served now."""
@@ -196,15 +196,28 @@ class _Others:
             self._handshakes.release()
             raise
 
-    def _greet(self, tls: ssl.SSLContext, connection: socket.socket) -> tuple[_Dialogue, dict[str, Any]]:
+    @abstractmethod
+    def _welcome(self, tls: ssl.SSLContext, connection: socket.socket) -> None:
+        """Serve who has connected. One of the handshakes is over once it is known who that is."""
+
+
+class OtherRanks(Callers):
+    """The executors of the other ranks, in the process of rank 0, and the agents of its mpirun."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lines: dict[int, Dialogue] = {}
+        self._news = threading.Condition()
+
+    def _greet(self, tls: ssl.SSLContext, connection: socket.socket) -> tuple[Dialogue, dict[str, Any]]:
         """The connection of who has the key, and what it says first. Raises: OSError, ValueError."""
         try:
-            connection.settimeout(_FIRST_WORDS_S)
+            connection.settimeout(FIRST_WORDS_S)
             secured = tls.wrap_socket(connection, server_side=True)
-            line = _Dialogue(secured)
+            line = Dialogue(secured)
             about = line.hear()
             secured.settimeout(None)
-            _kept_alive(secured)
+            kept_alive(secured)
             return line, about
         finally:
             self._handshakes.release()
@@ -216,9 +229,13 @@ class _Others:
             if "command" in about:
                 line.say(code=self._run(about["rank"], about["command"]))
                 return
+            self.joined(about)
             with self._news:
                 self._lines[about["rank"]] = line
                 self._news.notify_all()
+
+    def joined(self, about: dict[str, Any]) -> None:
+        """Take in what the executor of another rank says of itself besides its rank."""
 
     def _run(self, rank: int, command: str) -> int:
         """The exit code of a command on the host of that rank, once it is there."""
@@ -248,7 +265,7 @@ def _follow(rank: int) -> int:
     """Run what mpirun wants on this host, until it has ended well."""
     for number in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)  # mpirun passes them on to every rank
-    line = _call(rank=rank)
+    line = call_first(rank=rank)
     code = -1
     while told := line.hear():
         if "end" in told:
@@ -283,28 +300,28 @@ def _wait_for_the_end() -> NoReturn:
 
 def _reach() -> socket.socket:
     """A connection to the executor of rank 0, once it listens."""
-    tls = _tls(server=False)
+    tls = tls_context(server=False)
     where = os.environ["FAIRLOG_MASTER_ADDR"], int(os.environ["FAIRLOG_MASTER_PORT"])
     while True:
         try:
-            connection = tls.wrap_socket(socket.create_connection(where, timeout=_FIRST_WORDS_S))
+            connection = tls.wrap_socket(socket.create_connection(where, timeout=FIRST_WORDS_S))
         except OSError:
-            time.sleep(_AGAIN_S)
+            time.sleep(AGAIN_S)
         else:
             connection.settimeout(None)
-            _kept_alive(connection)
+            kept_alive(connection)
             return connection
 
 
-def _call(**about: object) -> _Dialogue:
+def call_first(**about: object) -> Dialogue:
     """A connection on which the executor of rank 0 has heard this; one that is closed before is made again."""
     while True:
-        line = _Dialogue(_reach())
+        line = Dialogue(_reach())
         with suppress(OSError, ValueError):
             line.say(**about)
             if "heard" in line.hear():
                 return line
-        time.sleep(_AGAIN_S)
+        time.sleep(AGAIN_S)
 
 
 def _agent(words: Sequence[str]) -> int:
@@ -313,5 +330,5 @@ def _agent(words: Sequence[str]) -> int:
     rank, command = int(words[at].removeprefix(_NAME)), " ".join(words[at + 1 :])
     if rank == 0:
         return _run(command)
-    line = _call(rank=rank, command=command)
+    line = call_first(rank=rank, command=command)
     return int(line.hear().get("code", _LOST))

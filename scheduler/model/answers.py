@@ -154,6 +154,10 @@ class AppListed(AppRow, frozen=True, kw_only=True):
     ready_at: int | None = None
     workers: list[str] | None = None
     started_at: int | None = None
+    executors: int | None = None
+    """How many executors it has as a gang; None = it is none. The next ones say how large each is (semantics G8)."""
+    executor_cores: int | None = None
+    executor_memory: int | None = None
     task_states: list[TaskShown] | None = None
 
 

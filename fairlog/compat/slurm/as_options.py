@@ -133,7 +133,10 @@ def _file(name: str) -> Callable[[sbatch.SbatchOptions], list[str]]:
 
 
 def _nodes(asked: sbatch.SbatchOptions) -> list[str]:
-    sbatch.check_nodes(asked)
+    if (nodes := sbatch.nodes_of(asked)) > 1:
+        raise SlurmError(
+            f"a script of `fairlog submit` runs on one node, not on {nodes}; give --nodes=1, or submit it by `sbatch`"
+        )
     return []
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 
 from fairlog.compat.slurm.words import SlurmError
@@ -13,7 +14,9 @@ MOST_BYTES = 4 * 1024 * 1024
 NAME = "slurm_script"
 """What the copy is called in the job."""
 PLACE = 4
-"""The place of the script in the command."""
+"""The place of the script in the command of a job on one node."""
+NODE_PROGRAM = "fairlog.compat.slurm.node_program"
+"""The module that each node of a job on several runs, and what reaches one for a step."""
 VARIABLES = r"""
 export SLURM_JOB_ID="$FAIRLOG_APP_NUMBER" SLURM_JOBID="$FAIRLOG_APP_NUMBER" SLURM_TASK_PID=$$
 SLURMD_NODENAME=$(hostname -s 2>/dev/null || uname -n)
@@ -29,7 +32,10 @@ export SLURM_STEPS="${FAIRLOG_SCRATCH:-/tmp}/slurm-$FAIRLOG_TASK_INDEX"
 mkdir -p "$SLURM_STEPS"
 if [ -n "$FAIRLOG_HOSTS" ]; then
   export SLURM_JOB_NODELIST="$FAIRLOG_HOSTS" SLURM_NODELIST="$FAIRLOG_HOSTS" SLURM_NODEID="$FAIRLOG_RANK"
+  SLURMD_NODENAME=$(echo "$FAIRLOG_HOSTS" | cut -d, -f$((FAIRLOG_RANK + 1)))
   export SLURM_JOB_CPUS_PER_NODE="$FAIRLOG_TASK_CORES(x$FAIRLOG_WORLD)"
+  n=$(((${FAIRLOG_EXECUTOR_ID##*.} - FAIRLOG_RANK) / FAIRLOG_WORLD))
+  [ "$n" -eq 0 ] || export SLURM_RESTART_COUNT=$n
 fi
 """
 """A shell's script that sets the variables of a job which its task alone knows, and goes to the job's folder."""
@@ -165,6 +171,24 @@ def command_of(
     return [shell(), "-c", PRELUDE, whom, NAME, stdin or "/dev/null", file, *arguments]
 
 
+def node_program(mode: str) -> list[str]:
+    """The words that run the program of a node in that mode, without what lies in the folder where it runs."""
+    return [sys.executable, "-I", "-m", NODE_PROGRAM, mode]
+
+
+def on_nodes(command: list[str], outputs: list[str]) -> list[str]:
+    """The command that each node of a job on several runs, the first for the sake of this one.
+
+    `outputs` are the patterns of the job's files that are to be emptied.
+    """
+    return [*node_program("node"), *outputs, "--", *command]
+
+
+def of_first_node(command: list[str]) -> list[str]:
+    """The command of the script, whether the job is on one node or on several."""
+    return command[command.index("--") + 1 :] if command[2:5] == ["-m", NODE_PROGRAM, "node"] else command
+
+
 def is_of_batch(command: list[str]) -> bool:
     """Whether the command runs a script as `command_of` has it."""
     return command[2:3] == [PRELUDE] and len(command) > 6
@@ -172,6 +196,7 @@ def is_of_batch(command: list[str]) -> bool:
 
 def typed(command: list[str]) -> str:
     """The script's file and its arguments, "" if it has none; of any other command, the whole."""
-    if is_of_batch(command):
-        return " ".join(command[6:]) if command[6] else ""
+    script = of_first_node(command)
+    if is_of_batch(script):
+        return " ".join(script[6:]) if script[6] else ""
     return " ".join(command)

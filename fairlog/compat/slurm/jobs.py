@@ -9,7 +9,7 @@ from typing import Any
 
 from fairlog.compat.slurm import batch, times
 from fairlog.compat.slurm.road import ApiRoad, Me
-from fairlog.compat.slurm.sbatch import members, signal_that_ended
+from fairlog.compat.slurm.sbatch import code_told, members, signal_that_ended, signal_told
 from fairlog.compat.slurm.tables import PARTITION
 from fairlog.compat.slurm.words import SlurmError, listed, runs
 from scheduler.model.causes import CAUSES
@@ -173,7 +173,9 @@ class SlurmJob:
     @property
     def node_count(self) -> int:
         """On how many nodes it runs or has run: a task on one, the executors of an app maybe on several."""
-        return max(1, len(self.nodes)) if self.index is None else 1
+        if self.index is not None:
+            return 1
+        return int(self.app.get("executors") or 0) or max(1, len(self.nodes))
 
     @property
     def ran_s(self) -> int:
@@ -196,11 +198,15 @@ class SlurmJob:
     @property
     def cores(self) -> int:
         """The cores of the job, or of each task of an array."""
+        if nodes := self.app.get("executors"):
+            return int(nodes * self.app["executorCores"])
         return int(self.app["coresPerTask"] if self.app["tasks"] else self.app["requestedCores"])
 
     @property
     def memory(self) -> int:
         """The memory of the job, or of each task of an array."""
+        if nodes := self.app.get("executors"):
+            return int(nodes * self.app["executorMemory"])
         if self.app["memoryPerTask"]:
             return int(self.app["memoryPerTask"])
         return int(self.app["requestedMemory"] * self.cores / max(1, self.app["requestedCores"]))
@@ -215,8 +221,9 @@ class SlurmJob:
         failed = [task for task in self.tasks if task["exit_code"]]
         if signals := [number for number in map(signal_that_ended, failed) if number]:
             return 0, max(signals)
-        _, of_rank, told = str(self.app["detail"]).rpartition(" ended with exit code ")  # programs are no tasks
-        usual = int(told) if of_rank and told.isdecimal() else 1
+        if self.state == "FAILED" and (number := signal_told(self.app["detail"])):
+            return 0, number
+        usual = code_told(self.app["detail"]) or 1  # of programs, which are no tasks
         return max((task["exit_code"] for task in failed), default=usual if self.state == "FAILED" else 0), 0
 
     @property
@@ -251,7 +258,7 @@ class SlurmJob:
     @property
     def stdin(self) -> str:
         """The file that it reads as its stdin."""
-        command = self.detail.get("command") or []
+        command = batch.of_first_node(self.detail.get("command") or [])
         return str(command[5]) if batch.is_of_batch(command) else "/dev/null"
 
     @property

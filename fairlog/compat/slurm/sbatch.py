@@ -149,7 +149,9 @@ def submission(
     script, arguments, default, file = batch_of
     check_nodes(asked)
     tasks, per_task = processes_of(asked)
-    cores = tasks * per_task
+    nodes = nodes_of(asked)
+    of_node = shares(tasks, nodes)[0]
+    cores = of_node * per_task
     indexes, at_once = read_array(asked.get("array"))
     cwd = os.path.normpath(os.path.join(os.getcwd(), asked.get("chdir") or "."))  # noqa: PTH109, PTH118 (as above)
     name = asked.get("job-name") or default
@@ -174,9 +176,9 @@ def submission(
     told_too = {"comment": asked.get("comment"), "notify": told_by_mail(asked, road)}
     fields |= {field: value for field, value in told_too.items() if value}
     fields |= {"array": indexes, "keep_going": True} if indexes else {"small": True}
-    if memory := memory_of(asked, tasks, per_task):
+    if memory := memory_of(asked, of_node, per_task):
         fields["memory_per_task_mb"] = memory
-    if gpus := gpus_of(asked, tasks):
+    if gpus := gpus_of(asked, of_node):
         fields["task_resources"] = {kind: str(number) for kind, number in gpus.items()}
     if at_once or (indexes and gpus and road.get("/v1/settings")["own_sizes"] == "any"):
         fields |= one_by_one(cores, fields.get("memory_per_task_mb"), at_once, fields.pop("task_resources", {}))
@@ -197,6 +199,9 @@ def submission(
     secrets |= told(asked, fields, tasks, per_task)
     secrets[SCRIPT] = b64encode(script).decode()
     fields |= {"script": blake2b(script, digest_size=32).hexdigest(), "script_at": batch.PLACE}
+    if nodes > 1:
+        fields, keys = on_nodes(fields, nodes)
+        secrets |= keys
     fields["env"] = sorted(secrets)
     return fields, secrets
 
@@ -268,12 +273,51 @@ def one_by_one(cores: int, memory_mb: int | None, at_once: int, kinds: dict[str,
     }
 
 
+_OF_TASKS = ("tasks", "cores_per_task", "memory_per_task_mb", "task_resources", "small")
+"""The fields of a job on one node that say how large its task is."""
+
+
+def on_nodes(fields: dict[str, Any], nodes: int) -> tuple[dict[str, Any], dict[str, str]]:
+    """The job as a gang whose first program runs the script: its fields, and the keys by which its nodes meet.
+
+    All nodes append to the files of its output, of which only the first one has any: so that empties them, if they are
+    to be. The script's failure is the gang's, and not tried again.
+    """
+    from fairlog.engines.keys import draw_keys  # noqa: PLC0415 (slow to load, and few jobs are on several nodes)
+    from fairlog.engines.mpi_node import AUTHORITY, KEY  # noqa: PLC0415 (likewise)
+
+    cores: int = fields["cores_per_task"]
+    kinds: dict[str, str] = fields.get("task_resources", {})
+    patterns: dict[str, str] = {name: of_job(fields[name]) for name in ("output", "error") if name in fields}
+    files = () if fields["open_mode"] == "append" else dict.fromkeys(patterns.values())
+    command = batch.on_nodes(fields["command"], [each for each in files if each != os.devnull])
+    size = one_by_one(cores, fields.get("memory_per_task_mb"), 0, kinds)
+    gang: dict[str, Any] = {"executor_program": True, "gang": True, "executor_limit": nodes, "max_failures": 1}
+    what: dict[str, Any] = {**patterns, "open_mode": "append", "command": command}
+    place = fields["script_at"] + len(command) - len(fields["command"])
+    rest = {name: value for name, value in fields.items() if name not in _OF_TASKS}
+    keys = draw_keys("slurm")
+    own = {AUTHORITY: keys.authority, KEY: keys.certificate + keys.key}
+    return {**rest, **size, **gang, **what, "script_at": place}, own
+
+
+def of_job(pattern: str) -> str:
+    """The pattern with the job's number and index 0 in the place of a node's own, which is a task to the scheduler."""
+    import re  # noqa: PLC0415 (few jobs are on several nodes)
+
+    def of_all(found: re.Match[str]) -> str:
+        return {"j": "%A", "a": "0".zfill(int(found[1] or 0))}.get(found[2], found[0])
+
+    return re.sub(r"%(\d*)(.)", of_all, pattern)
+
+
 def submit(road: ApiRoad, asked: SbatchOptions, fields: dict[str, Any], secrets: dict[str, str]) -> int:
     """Submit the app and print its number; wait for its end if that is asked for."""
     try:
         seq = road.send({**fields, "secrets": secrets})
     except Problem as problem:
-        raise SlurmError(f"Batch job submission failed: {problem}") from None
+        why = str(problem).partition(", or leave out --gang")[0]  # which nobody has typed
+        raise SlurmError(f"Batch job submission failed: {why}") from None
     path = f"/v1/apps/{fields['app']}"
     number = road.get(path, after=seq)["submittedSeq"]
     if "parsable" in asked:
@@ -294,13 +338,27 @@ def wait(road: ApiRoad, path: str) -> int:
         pause_s = min(2.0, pause_s * 1.3)
     tasks = road.get(f"{path}/tasks", fresh="true")
     codes = [1 if signal_that_ended(task) else task["exit_code"] or 0 for task in tasks]
-    return 0 if app["state"] == "finished" else max(codes, default=0) or 1
+    return 0 if app["state"] == "finished" else max(codes, default=code_told(app.get("detail"))) or 1
+
+
+def code_told(why: str | None) -> int:
+    """The exit code with which the program ended that was the end of an app, 0 if it does not say so."""
+    code = str(why).partition(" ended with exit code ")[2].partition(" ")[0]
+    return int(code) if code.isdecimal() else 0
 
 
 def signal_that_ended(task: dict[str, Any]) -> int:
     """The number of the signal that ended a task; 0 if none did."""
     code, said = task["exit_code"] or 0, str(task["message"] or "")
     return code - _OF_SIGNALS if code > _OF_SIGNALS and " was ended by SIG" in said else 0
+
+
+def signal_told(why: str | None) -> int:
+    """The number of the signal by which the program was ended that was the end of an app, 0 if it does not say so."""
+    import signal  # noqa: PLC0415 (few ask)
+
+    name = str(why).partition(" was ended by ")[2].partition(" ")[0]
+    return int(signal.Signals[name]) if name in signal.Signals.__members__ else 0
 
 
 def tell_plan(road: ApiRoad, fields: dict[str, Any]) -> int:
@@ -345,15 +403,20 @@ def nodes_of(asked: SbatchOptions) -> int:
 
 
 def check_nodes(asked: SbatchOptions) -> None:
-    """Raises: Refused for more than a node: a job runs on one machine."""
-    if (nodes := nodes_of(asked)) > 1:
-        tasks = asked.number("ntasks-per-node", -(-asked.number("ntasks", nodes) // nodes))
-        size = f"--executors {nodes} --executor-cores {tasks * asked.number('cpus-per-task', 1)}"
+    """Raises: Refused for what a job on several nodes cannot do."""
+    if (nodes := nodes_of(asked)) == 1:
+        return
+    if (tasks := asked.number("ntasks", nodes)) < nodes:
+        raise SlurmError(f"there are fewer processes than nodes, which are {nodes}; give --nodes={tasks}")
+    for name in ("gpus", "cpus-per-gpu", "mem-per-gpu"):
+        if name in asked:
+            raise SlurmError(
+                f"--{name} is refused with several nodes; say what each has with --gpus-per-node, --cpus-per-task and "
+                "--mem, or give --nodes=1"
+            )
+    if "array" in asked:
         raise SlurmError(
-            "Requested node configuration is not available: a script runs on one node here, as what it starts does; "
-            f"give --nodes=1, or start the program without a script: with `srun --nodes={nodes}` outside a job, one of "
-            f"MPI with `fairlog mpirun {size} --ranks-per-executor {tasks} -- CMD`, and what is to go on without you "
-            f"with `fairlog submit --gang --executor-program {size} -- CMD`"
+            "each task of an array runs on one node here; give --nodes=1, or submit a job on several nodes for each"
         )
 
 
@@ -650,6 +713,7 @@ def times_each(numbers: list[int]) -> str:
 def told(asked: SbatchOptions, fields: dict[str, Any], tasks: int, per_task: int) -> dict[str, str]:
     """The variables of the job that are known now; its script's prelude adds the others."""
     nodes = nodes_of(asked)
+    of_node = shares(tasks, nodes)[0]
     said = {
         "SLURM_JOB_NAME": fields["name"],
         "SLURM_JOB_ACCOUNT": fields["company"],
@@ -680,7 +744,7 @@ def told(asked: SbatchOptions, fields: dict[str, Any], tasks: int, per_task: int
     if memory := fields.get("memory_per_task_mb"):
         each = "mem-per-cpu" in asked
         said["SLURM_MEM_PER_CPU" if each else "SLURM_MEM_PER_NODE"] = str(
-            memory // (tasks * per_task) if each else memory
+            memory // (of_node * per_task) if each else memory
         )
     if indexes := fields.get("array"):
         numbers = members(indexes)
@@ -689,5 +753,5 @@ def told(asked: SbatchOptions, fields: dict[str, Any], tasks: int, per_task: int
         said |= {f"SLURM_ARRAY_TASK_{name}": str(value) for name, value in about.items()} | {"FAIRLOG_ARRAY": indexes}
     kinds = fields.get("task_resources") or fields.get("executor_resources") or {}
     if gpus := str(kinds.get("gpu", "")):
-        said |= {"SLURM_GPUS": gpus, "SLURM_GPUS_ON_NODE": gpus}
+        said |= {"SLURM_GPUS": str(int(gpus) * nodes), "SLURM_GPUS_ON_NODE": gpus}
     return said

@@ -128,7 +128,8 @@ def _job_lines(job: SlurmJob) -> list[str]:
     app, code, detail = job.app, job.code, job.detail
     at = times.moment
     submitted = at(app["submittedAt"])
-    programs = max(1, detail["executorLimit"] or 0) if detail.get("executorProgram") else 1
+    limit = app.get("executors") or detail["executorLimit"]
+    programs = max(1, limit or 0) if detail.get("executorProgram") else 1
     each = max(1, job.cores // programs)
     folder = app["cwd"] or "/"
     index = (

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import IO, Any
 
 from fairlog.compat.slurm import sbatch, times
+from fairlog.compat.slurm.batch import node_program
 from fairlog.compat.slurm.nodes import hosts_of, node_here
 from fairlog.compat.slurm.sbatch import SbatchOptions
+from fairlog.compat.slurm.steps import PART, StepPart, has_nodes, part_here, shared_files, spread
 from fairlog.compat.slurm.tables import SRUN, VARIABLES
 from fairlog.compat.slurm.words import (
     Given,
@@ -47,9 +50,11 @@ def run(words: list[str]) -> int:
     sbatch.check_memory(given)
     job = os.environ.get("SLURM_JOB_ID")
     given = [*read_variables(SRUN, VARIABLES["step" if job else "srun"]), *given]
-    if job:
-        given = [each for each in given if each[0].name != "nodelist" or not _is_here(each[1])]
     asked = SbatchOptions(given)
+    begun = _IS_JOB in os.environ or PART in os.environ
+    if job:
+        of_nodes = has_nodes() or PART in os.environ
+        given = [each for each in given if each[0].name != "nodelist" or not (of_nodes or _is_here(each[1]))]
     note = without_effect("srun", given, [*sbatch.parts_without_effect(asked), *(_of_job(given) if job else ())])
     if not command:
         raise SlurmError("No command given to execute.")
@@ -59,14 +64,14 @@ def run(words: list[str]) -> int:
         raise SlurmError(
             f"job {str(named)[:40]} cannot be entered; `fairlog exec ID -- CMD` runs a command beside its tasks"
         )
-    if job and _IS_JOB not in os.environ:
-        sbatch.check_nodes(asked)
-    if note and "quiet" not in asked and _IS_JOB not in os.environ:
+    if job and not begun and not has_nodes():
+        check_node(asked)
+    if note and "quiet" not in asked and not begun:
         sbatch.say(note)
     if not job:
         check_several(asked)
         return _outside(asked, words[: len(words) - len(command)], command)
-    return SrunStep(asked, command).run()
+    return SrunStep(asked, command, words).run()
 
 
 _OF_JOBS = frozenset(
@@ -125,6 +130,15 @@ def _size(asked: SbatchOptions) -> list[str]:
         kind_option = "--executor-resource"
     kinds = sbatch.gpus_of(asked, of_node)
     return [*words, *(word for kind, number in kinds.items() for word in (kind_option, f"{kind}={number}"))]
+
+
+def check_node(asked: SbatchOptions) -> None:
+    """Raises: Refused for several nodes in a job that has one."""
+    if (nodes := sbatch.nodes_of(asked)) > 1:
+        raise SlurmError(
+            "Requested node configuration is not available: this job has one node; give --nodes=1, or submit its "
+            f"script with `sbatch --nodes={nodes}`"
+        )
 
 
 def _this_program() -> str:
@@ -192,41 +206,50 @@ def _is_given_input(asked: SbatchOptions) -> bool:
 
 
 class SrunStep:
-    """The processes of a step of this job."""
+    """The processes of a step of this job: those of this node, and what reaches each of its other nodes."""
 
-    def __init__(self, asked: SbatchOptions, command: list[str]) -> None:
-        self.asked, self.command = asked, command
-        limited = os.environ.pop(_IS_JOB, "") == ""
-        usual = int(os.environ.get("SLURM_NTASKS") or 1) if limited else sbatch.processes_of(asked)[0]
-        self.tasks = asked.number("ntasks", asked.number("ntasks-per-node", usual) if limited else usual)
-        most = max(int(os.environ.get(name) or 1) for name in ("SLURM_NTASKS", "SLURM_CPUS_ON_NODE"))
-        if self.tasks > most and "overcommit" not in asked:
-            raise SlurmError(
-                f"Unable to create step for job {os.environ['SLURM_JOB_ID']}: More processors requested than permitted"
-                f" ({self.tasks} of {most}; --overcommit starts them nevertheless)"
-            )
-        nodes = 1 if limited else sbatch.nodes_of(asked)
-        self.node = int(os.environ.get("SLURM_NODEID") or 0) if nodes > 1 else 0
-        """Which of the nodes of the step this is."""
-        self.shares = sbatch.shares(self.tasks, nodes)
-        """How many processes each of the nodes has."""
-        first = sum(self.shares[: self.node])
-        self.ranks = range(first, first + self.shares[self.node])
+    def __init__(self, asked: SbatchOptions, command: list[str], words: list[str]) -> None:
+        self.asked, self.command, self._words = asked, command, words
+        begun = part_here()
+        self._others: list[tuple[int, int]] = []
+        """The other nodes of the step: which of its nodes each is, and its rank in the job."""
+        self._is_here = True
+        """Whether this node has processes of it."""
+        self.limit_s = None
+        if begun is not None:
+            self.part = begun
+        elif os.environ.pop(_IS_JOB, ""):
+            self.part = _part_of_job(asked)
+        else:
+            self.limit_s = times.read_limit(asked.get("time") or "infinite")
+            self.part = self._on_nodes() if has_nodes() else _part_on_node(asked)
+        self.tasks = self.part.tasks
+        self.ranks = self.part.ranks if self._is_here else range(0)
         """The numbers of the processes here."""
-        self.limit_s = times.read_limit(asked.get("time") or "infinite") if limited else None
-        self.number = _next_number()
+        self._has_begun_it = begun is None
         self.processes: list[subprocess.Popen[bytes]] = []
+        self._emptied: set[str] = set()
         self._lock = threading.Lock()
+
+    def _on_nodes(self) -> StepPart:
+        """The part of this node in a step on several; the others are noted. Raises: Refused."""
+        ranks, shares, names = spread(self.asked)
+        here = int(os.environ.get("SLURM_NODEID") or 0)
+        self._others = [(node, rank) for node, rank in enumerate(ranks) if rank != here]
+        self._is_here = here in ranks
+        return StepPart(ranks.index(here) if self._is_here else 0, shares, names, _next_number())
 
     def run(self) -> int:
         """Start the processes, pass signals on to them, and wait for them; the largest exit code."""
         for number in _PASSED_ON:
             signal.signal(number, self._pass_on)
-        mark = self._mark()
+        mark = self._mark() if self._has_begun_it else ""
         threads: list[threading.Thread] = []
         try:
             for rank in self.ranks:
                 threads += self._start(rank)
+            for node, rank in self._others:
+                self._send(node, rank)
             self._feed()
             with self._limited():
                 codes = self._wait()
@@ -263,7 +286,7 @@ class SrunStep:
 
     def _expire(self) -> None:
         job = os.environ["SLURM_JOB_ID"]
-        sbatch.say(f"srun: error: *** STEP {job}.{self.number} CANCELLED DUE TO TIME LIMIT ***")
+        sbatch.say(f"srun: error: *** STEP {job}.{self.part.number} CANCELLED DUE TO TIME LIMIT ***")
         self._pass_on(signal.SIGTERM, None)
 
     def _mark(self) -> str:
@@ -289,9 +312,33 @@ class SrunStep:
             thread.start()
         return threads
 
+    def _send(self, node: int, rank: int) -> None:
+        """Have another node of the job run its part of the step. Raises: Refused if it cannot be begun."""
+        shared = shared_files(self.asked)
+        part = self.part._replace(node=node, elsewhere=(*shared, "label") if "output" in shared else shared)
+        whole = "lines" if "label" in self.asked else "bytes"
+        program = [*node_program("reach"), str(rank), whole, _this_program(), *self._words]
+        first = part.ranks.start
+        with ExitStack() as its_own:
+            streams: list[int | IO[bytes] | None] = []
+            for name in ("output", "error"):
+                named = self.asked.get(name) or (self.asked.get("output") if name == "error" else None)
+                is_file = name in shared and named is not None
+                streams.append(its_own.enter_context(self._opened(named, first)) if named and is_file else None)
+            named = self.asked.get("input")
+            reads = named is not None and named.isdecimal() and len(named) < 10 and int(named) in part.ranks
+            given = self._shared_input() if named in (None, "all") else None if reads else subprocess.DEVNULL
+            env = os.environ | {PART: json.dumps(part)}
+            try:
+                process = subprocess.Popen(program, stdin=given, stdout=streams[0], stderr=streams[1], env=env)  # noqa: S603 (its own)
+            except OSError as error:
+                self._end()
+                raise SlurmError(f"{part.names[node]} cannot be reached: {error.strerror}", error.errno or 1) from None
+        self.processes.append(process)
+
     def _process(self, rank: int, its_own: ExitStack) -> subprocess.Popen[bytes]:
         """Start a process with files of its own, which this one closes afterwards. Raises: Refused."""
-        labelled = "label" in self.asked
+        labelled = "label" in self.asked and "label" not in self.part.elsewhere
         streams: list[int | IO[bytes] | None] = []
         for name in ("output", "error"):
             named = self._mode(name, rank) or (self._mode("output", rank) if name == "error" else None)
@@ -324,7 +371,7 @@ class SrunStep:
     def _mode(self, name: str, rank: int) -> str | None:
         """The file of this process; None for what is the step's own: `all`, or the number of this process."""
         named = self.asked.get(name)
-        if named is None or named == "all":
+        if named is None or named == "all" or name in self.part.elsewhere:
             return None
         if named == "none" or (named.isdecimal() and len(named) < 10 and int(named) < self.tasks):
             return None if named == str(rank) else os.devnull
@@ -358,9 +405,11 @@ class SrunStep:
         folder = os.environ.get("SLURM_SUBMIT_DIR", ".") if not text.startswith("/") else "/"
         name = os.path.join(self.asked.get("chdir") or os.getcwd() or folder, self._named(text, rank))  # noqa: PTH109, PTH118 (as above)
         again = (self.asked.get("open-mode") or os.environ.get("SLURM_OPEN_MODE") or "truncate").startswith("a")
-        shared = rank > 0 and self._named(text, rank) == self._named(text, 0)
+        fresh = not again and name not in self._emptied
+        self._emptied.add(name)
+        how = os.O_WRONLY | os.O_CREAT | os.O_APPEND | (os.O_TRUNC if fresh else 0)
         try:
-            return open(name, "ab" if again or shared else "wb", buffering=0)  # noqa: PTH123 (the process's)
+            return os.fdopen(os.open(name, how, 0o666), "ab", buffering=0)
         except OSError as error:
             self._end()
             raise SlurmError(f"Could not open {name}: {error.strerror}") from None
@@ -371,11 +420,11 @@ class SrunStep:
             "%": "%",
             "A": os.environ.get("SLURM_ARRAY_JOB_ID", job),
             "a": index or "4294967294",
-            "J": f"{job}.{self.number}",
+            "J": f"{job}.{self.part.number}",
             "j": f"{job}_{index}" if index else job,
             "N": os.environ.get("SLURMD_NODENAME", ""),
-            "n": str(self.node),
-            "s": str(self.number),
+            "n": str(self.part.node),
+            "s": str(self.part.number),
             "t": str(rank),
             "u": os.environ.get("SLURM_JOB_USER", ""),
             "x": os.environ.get("SLURM_JOB_NAME", ""),
@@ -403,18 +452,20 @@ class SrunStep:
         for each in listed_in_quotes(said or ""):
             name, equals, value = each.partition("=")
             found |= {name: value} if equals else {}
-        each, local = sbatch.times_each(self.shares), rank - self.ranks.start
+        part = self.part
+        each, local = sbatch.times_each(part.shares), rank - part.ranks.start
         about: dict[str, object] = {
             "PROCID": rank,
             "LOCALID": local,
-            "NODEID": self.node,
+            "NODEID": part.node,
+            "GTIDS": ",".join(map(str, part.ranks)),
             "NTASKS": self.tasks,
             "NPROCS": self.tasks,
         }
-        about |= {"STEP_ID": self.number, "STEPID": self.number, "STEP_NUM_TASKS": self.tasks}
-        about |= {"STEP_NUM_NODES": len(self.shares), "STEP_TASKS_PER_NODE": each, "TASKS_PER_NODE": each}
+        about |= {"STEP_ID": part.number, "STEPID": part.number, "STEP_NUM_TASKS": self.tasks}
+        about |= {"STEP_NUM_NODES": len(part.shares), "STEP_TASKS_PER_NODE": each, "TASKS_PER_NODE": each}
+        about |= {"STEP_NODELIST": ",".join(part.names)}
         found |= {f"SLURM_{name}": str(value) for name, value in about.items()}
-        found["SLURM_STEP_NODELIST"] = os.environ.get("SLURM_JOB_NODELIST", "")
         if (cores := self.asked.get("cpus-per-task")) is not None:
             found["SLURM_CPUS_PER_TASK"] = cores
         return found
@@ -434,21 +485,51 @@ class SrunStep:
         ends = "kill-on-bad-exit" in self.asked and self.asked.get("kill-on-bad-exit") != "0"
         going = {process.pid: place for place, process in enumerate(self.processes)}
         while going:
-            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)  # the first that ends may end the others
-            place = going.pop(ended.si_pid if ended is not None else 0)
-            code, rank = self.processes[place].wait(), self.ranks[place]
+            place = going.pop(self._next_end(going))  # the first that ends may end the others
+            code = self.processes[place].wait()
             codes.append(code if code >= 0 else 128 - code)
             if code:
                 how = f"Exited with exit code {code}" if code > 0 else signal.strsignal(-code) or f"signal {-code}"
-                sys.stderr.write(f"srun: error: {node}: task {rank}: {how}\n")
+                if place < len(self.ranks):  # the others have said so themselves
+                    sys.stderr.write(f"srun: error: {node}: task {self.ranks[place]}: {how}\n")
                 if ends:
                     self._end()
         return codes
+
+    def _next_end(self, going: Collection[int]) -> int:
+        """The id of the next process of these that has ended: who sends a signal to one may have heard of that."""
+        while not (known := [each.pid for each in self.processes if each.returncode is not None and each.pid in going]):
+            with suppress(ChildProcessError):
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+                if ended is not None and ended.si_pid in going:
+                    return ended.si_pid
+        return known[0]
 
     def _end(self) -> None:
         for process in self.processes:
             if process.poll() is None:
                 process.terminate()
+
+
+def _part_of_job(asked: SbatchOptions) -> StepPart:
+    """The part of this node in a step that is a job of its own. Raises: Refused."""
+    nodes, node = sbatch.nodes_of(asked), int(os.environ.get("SLURM_NODEID") or 0)
+    names = hosts_of(os.environ.get("SLURM_JOB_NODELIST", ""))
+    shares = sbatch.shares(asked.number("ntasks", sbatch.processes_of(asked)[0]), nodes)
+    return StepPart(node if nodes > 1 else 0, shares, names, _next_number())
+
+
+def _part_on_node(asked: SbatchOptions) -> StepPart:
+    """The step of a job on one node. Raises: Refused."""
+    usual = int(os.environ.get("SLURM_NTASKS") or 1)
+    tasks = asked.number("ntasks", asked.number("ntasks-per-node", usual))
+    most = max(int(os.environ.get(name) or 1) for name in ("SLURM_NTASKS", "SLURM_CPUS_ON_NODE"))
+    if tasks > most and "overcommit" not in asked:
+        raise SlurmError(
+            f"Unable to create step for job {os.environ['SLURM_JOB_ID']}: More processors requested than permitted"
+            f" ({tasks} of {most}; --overcommit starts them nevertheless)"
+        )
+    return StepPart(0, [tasks], hosts_of(os.environ.get("SLURM_JOB_NODELIST", "")), _next_number())
 
 
 def _next_part() -> bytes:

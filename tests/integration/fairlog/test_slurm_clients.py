@@ -255,6 +255,13 @@ one = executor.submit(add, 1, 2)
 assert one.result() == 3 and "adding" in one.stdout()
 assert [job.result() for job in executor.map_array(add, range(4), range(4))] == [0, 2, 4, 6]
 assert executor.submit(int, "x").exception() is not None
+def place():
+    here = submitit.JobEnvironment()
+    return here.global_rank, here.node, here.local_rank, here.num_nodes, here.num_tasks, len(here.hostnames)
+executor.update_parameters(nodes=2, tasks_per_node=2)
+assert executor.submit(place).results() == [(rank, rank // 2, rank % 2, 2, 4, 2) for rank in range(4)]
+assert executor.submit(int, "x").exception() is not None
+executor.update_parameters(nodes=1, tasks_per_node=1)
 late = executor.submit(time.sleep, 600)
 while late.watcher.get_state(late.job_id, mode="force") != "RUNNING":
     time.sleep(0.2)

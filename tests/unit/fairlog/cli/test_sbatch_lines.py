@@ -162,7 +162,7 @@ def test_each_option_acts_or_is_named_or_refused(option: Option) -> None:
         ("#SBATCH --mem=0", "Invalid --mem specification"),
         ("#SBATCH -a 5-1", "Invalid job array specification"),
         ("#SBATCH -d afterok:", "Job dependency problem: afterok needs the ids of jobs"),
-        ("#SBATCH -N 2", "Requested node configuration is not available"),
+        ("#SBATCH -N 2", "a script of `fairlog submit` runs on one node, not on 2; give --nodes=1, or submit it by"),
         ("#SBATCH -n none", 'Invalid numeric value "none" for --ntasks'),
         ("#SBATCH -J 'open", "a quotation mark is not closed"),
         ("#SBATCH -J a b", "'b' belongs to no option"),

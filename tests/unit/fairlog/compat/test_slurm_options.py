@@ -18,6 +18,7 @@ from fairlog.compat.slurm import road as roads
 from fairlog.compat.slurm import sacct, sacctmgr, sbatch, scancel, scontrol, sinfo, squeue, srun, sshare, tables
 from fairlog.compat.slurm.start import COMMANDS, main
 from fairlog.compat.slurm.words import ACTS, IDLE, LEFT, Option
+from fairlog.engines import keys
 
 NOW_S = 1_700_000_000
 NOW = 1000 * NOW_S
@@ -153,6 +154,7 @@ def console(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
     monkeypatch.setattr(sacct, "login", lambda: "ann")
     monkeypatch.setenv("KEPT", "1")
     monkeypatch.setattr(os, "urandom", bytes)
+    monkeypatch.setattr(keys, "draw_keys", lambda _: keys.AppKeys("authority", "certificate", "key"))
     monkeypatch.setattr(time, "time", lambda: float(NOW_S))
     monkeypatch.setattr(time, "sleep", _interrupt)
     before = {number: signal.getsignal(number) for number in srun._PASSED_ON}

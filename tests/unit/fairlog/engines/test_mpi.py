@@ -93,7 +93,7 @@ class Listener(socket.socket):
 def rank_0(monkeypatch: pytest.MonkeyPatch, *troubles: OSError, number: int) -> Iterator[Listener]:
     """The socket of rank 0, and in the variables of this process the way to it."""
     own, _ = mpi.variables()
-    monkeypatch.setattr(mpi_node, "_AGAIN_S", 0.0)
+    monkeypatch.setattr(mpi_node, "AGAIN_S", 0.0)
     with Listener() as server:
         server.begin([*troubles], number)
         about = {"FAIRLOG_MASTER_ADDR": "127.0.0.1", "FAIRLOG_MASTER_PORT": str(server.getsockname()[1])}
@@ -109,7 +109,7 @@ def run_there(codes: list[int]) -> None:
 
 def rank_1() -> None:
     """Run the one command that rank 0 wants run here."""
-    line = mpi_node._call(rank=1)
+    line = mpi_node.call_first(rank=1)
     line.say(code=mpi_node._run(line.hear()["run"]))
 
 
@@ -120,7 +120,7 @@ def codes_of(server: Listener) -> list[int]:
     for each in others:
         each.daemon = True
         each.start()
-    mpi_node._Others().serve(server)
+    mpi_node.OtherRanks().serve(server)
     assert server.number < 0
     for each in others:
         each.join(HOPELESS_S)
@@ -151,9 +151,9 @@ def test_a_rank_comes_again_for_whom_there_was_no_thread(monkeypatch: pytest.Mon
 
 def test_connections_beyond_those_that_may_be_silent_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mpi_node, "_HANDSHAKES", 1)
-    monkeypatch.setattr(mpi_node, "_FIRST_WORDS_S", HOPELESS_S)
+    monkeypatch.setattr(mpi_node, "FIRST_WORDS_S", HOPELESS_S)
     with rank_0(monkeypatch, number=1 << 20) as server:
-        where, others = server.getsockname(), mpi_node._Others()
+        where, others = server.getsockname(), mpi_node.OtherRanks()
         threading.Thread(target=others.serve, args=(server,), daemon=True).start()
         with socket.create_connection(where), socket.create_connection(where, HOPELESS_S) as second:
             assert second.recv(1) == b""
@@ -167,9 +167,9 @@ def test_connections_beyond_those_that_may_be_silent_are_closed(monkeypatch: pyt
 
 
 def test_who_was_not_heard_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    greet, dropped = mpi_node._Others._greet, list[dict[str, Any]]()
+    greet, dropped = mpi_node.OtherRanks._greet, list[dict[str, Any]]()
 
-    def forgetful(others: mpi_node._Others, *about: Any) -> Any:
+    def forgetful(others: mpi_node.OtherRanks, *about: Any) -> Any:
         line, said = greet(others, *about)
         if len(dropped) < 2:
             dropped.append(said)
@@ -177,7 +177,7 @@ def test_who_was_not_heard_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
             raise OSError(errno.ECONNRESET, "dropped")
         return line, said
 
-    monkeypatch.setattr(mpi_node._Others, "_greet", forgetful)
+    monkeypatch.setattr(mpi_node.OtherRanks, "_greet", forgetful)
     with rank_0(monkeypatch, number=4) as server:
         assert codes_of(server) == [7]
     assert len(dropped) == 2
@@ -185,11 +185,11 @@ def test_who_was_not_heard_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_rank_0_ends_well_once_all_others_have_come_and_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     with rank_0(monkeypatch, number=1 << 20) as server:
-        others = mpi_node._Others()
+        others = mpi_node.OtherRanks()
         threading.Thread(target=others.serve, args=(server,), daemon=True).start()
         dismissing = threading.Thread(target=others.dismiss, args=(0, 2), daemon=True)
         dismissing.start()
-        lines = [mpi_node._call(rank=rank) for rank in (1, 2)]
+        lines = [mpi_node.call_first(rank=rank) for rank in (1, 2)]
         assert dismissing.is_alive(), "it waits for who is there"
         assert [line.hear() for line in lines[:1]] == [{"end": 0}]
         lines[0]._file.close()
