@@ -32,7 +32,7 @@ from recovery.archive.archive import open_log
 from recovery.failover.follower import Reader
 from scheduler.model.arrays import indexes
 from scheduler.model.commands import CancelTask, Command, KillApp, RequeueApp, SignalApp, SubmitApp, needs_all
-from scheduler.model.errors import AppEnded, CommandRejected, InvalidCommand
+from scheduler.model.errors import AppEnded, CommandRejected, InvalidCommand, UnknownCompany
 from scheduler.model.sender import By
 from scheduler.model.staged import SCRIPT, digest_of, script_of_value, script_value
 from scheduler.rules.view.views import named as named_app
@@ -241,14 +241,27 @@ def _app(app: str) -> _Steps[AppDetails]:
 
 
 def _apps(wanted: Mapping[str, str | None], *, everything: bool) -> _Steps[list[App]]:
-    found = convert((yield _Invocation("view", ("apps",), {"everything": everything})), list[App])
-    return [app for app in found if all(each in (None, getattr(app, name)) for name, each in wanted.items())]
+    listed = convert((yield _Invocation("view", ("apps",), {"everything": everything})), list[App])
+    found = [app for app in listed if all(each in (None, getattr(app, name)) for name, each in wanted.items())]
+    if not found:
+        yield from _check_company(wanted["company"])
+    return found
 
 
 def _efficiency(by: Level, wanted: Mapping[str, str | None]) -> _Steps[list[Efficiency]]:
     apps = yield _Invocation("view", ("apps",), {"everything": True})
     meant = [app for app in apps if all(each in (None, app[name]) for name, each in wanted.items())]
+    if not meant:
+        yield from _check_company(wanted["company"])
     return convert(efficiency(meant, by), list[Efficiency])
+
+
+def _check_company(company: str | None) -> _Steps[None]:
+    """Raises: UnknownCompany if a company is named and is none."""
+    if company is not None:
+        known = [each["company"] for each in (yield _Invocation("view", ("companies",)))]
+        if company not in known:
+            raise UnknownCompany(company, known)
 
 
 def _explain(app: str) -> _Steps[Explanation]:

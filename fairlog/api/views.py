@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from functools import partial
 from itertools import islice
 from threading import Lock
 from typing import Any, cast
@@ -15,6 +16,7 @@ from fairlog.api.pages import Item, Viewed, after_cursor, item_of, number_in, to
 from fairlog.api.questions import MANY, PAGE
 from fairlog.api.replica import Replica
 from fairlog.api.sight import Sight, companies_seen, company_of, machine_ms
+from scheduler.model.errors import UnknownCompany
 from scheduler.model.sender import By
 from scheduler.rules.command.permission import Subject, may_read
 from scheduler.rules.entities.accounts import Account, Token
@@ -110,6 +112,8 @@ class StateViews:
             items += [Raw(to_json(public(each))) for each in page]
             left -= len(page)
             if following is None or not left or len(page) < most:
+                if not items and companies:
+                    self.replica.read(partial(_check_companies, companies), at=at, after=after)
                 return Viewed(seen, items, None if following is None else str(following))
             submitted = following
 
@@ -193,6 +197,12 @@ class StateViews:
             )
             said["terms"] = {"host": account.host, "offer": most}
         return Viewed(seen, Raw(to_json(said)))
+
+
+def _check_companies(names: Collection[str], state: ClusterState) -> None:
+    """Raises: UnknownCompany if none of the names is a company's."""
+    if not any(name in state.companies for name in names):
+        raise UnknownCompany(min(names)[:80], state.companies)
 
 
 def _words(arguments: Mapping[str, Any], name: str) -> frozenset[str]:

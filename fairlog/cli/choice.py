@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import wraps
@@ -16,7 +16,7 @@ from fairlog.cli import render
 from fairlog.cli.completion import complete
 from fairlog.cli.params import P, R, flag, read_text, text_option
 from fairlog.cli.whose import company_option, is_typed, user_option
-from scheduler.model.errors import FairlogError, UnknownApp
+from scheduler.model.errors import CommandRejected, FairlogError, UnknownApp, UnknownCompany, nearest
 from scheduler.model.states import AppState
 from scheduler.model.text import few
 
@@ -49,6 +49,14 @@ class Ambiguous(FairlogError):
         super().__init__(f"{len(found)} {what} begin with {text!r}: {few(found, _NAMED)}; write more of one")
 
 
+class UnknownUser(FairlogError):
+    """No user of that name has an account or has had an app, in the company if one is named; `known` are those."""
+
+    def __init__(self, user: str, company: str | None, known: Iterable[str]) -> None:
+        whose = "" if company is None else f" of company {company!r}"
+        super().__init__(f"no user {user!r}{whose} is known; {nearest(user, known)}`fairlog shares` lists the users")
+
+
 class Filter(NamedTuple):
     """What the apps that are meant have in common; empty = everything."""
 
@@ -65,6 +73,25 @@ class Filter(NamedTuple):
             and (self.name is None or fnmatchcase(app["name"], self.name))
             and (not self.state or shown_state(app) in self.state)
         )
+
+
+def check_names(ask: Callable[[str], Any], company: str | None, user: str | None) -> None:
+    """Say of a filter that chose nothing if it names nobody; `ask` answers views. Raises: UnknownCompany, UnknownUser.
+
+    A user that a variable names, not an option, may be about to submit a first app.
+    """
+    if company is not None:
+        known = [each["company"] for each in ask("companies")]
+        if company not in known:
+            raise UnknownCompany(company, known)
+    if user is None or not is_typed("user"):
+        return
+    users = {each["user"] for each in ask("shares")["users"] if company in (None, each["company"])}
+    with suppress(CommandRejected):  # not everybody may list the accounts
+        of_accounts = (each["account"].partition("/") for each in ask("accounts"))
+        users |= {name for whose, _, name in of_accounts if company in (None, whose)}
+    if user not in users:
+        raise UnknownUser(user, company, users)
 
 
 class Choice(NamedTuple):
@@ -170,11 +197,17 @@ def picked(session: Session, chosen: Choice, verb: str) -> list[str]:
 
 
 def matching(session: Session, chosen: Choice) -> list[Record]:
-    """The apps that the filter takes, of those that are named if any are; ended ones only if their state is named."""
+    """The apps that the filter takes, of those that are named if any are; ended ones only if their state is named.
+
+    Raises: as `check_names` if it takes none.
+    """
     ended = {"finished", "failed", "killed", "unmet", "expired"} & set(chosen.filter.state)
     listed: list[Record] = session.ask("apps", everything=bool(ended))
     named = set(known_ids(session, chosen.names))
-    return [app for app in listed if chosen.filter.takes(app) and (not named or app["app"] in named)]
+    found = [app for app in listed if chosen.filter.takes(app) and (not named or app["app"] in named)]
+    if not found:
+        check_names(session.ask, chosen.filter.company, chosen.filter.user)
+    return found
 
 
 def preview(found: Sequence[Record], verb: str) -> None:

@@ -214,8 +214,9 @@ class Session:
 
     def check_company(self, company: str) -> None:
         """Raises: UnknownCompany unless it is registered."""
-        if all(each["company"] != company for each in self.ask("companies")):
-            raise UnknownCompany(company)
+        known = [each["company"] for each in self.ask("companies")]
+        if company not in known:
+            raise UnknownCompany(company, known)
 
     def card(self, app: str) -> dict[str, Any]:
         """The app now, and for what it waits, as `witness.board.one` tells it. Raises: UnknownApp."""

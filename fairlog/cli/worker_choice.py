@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 import click
 
 from fairlog.cli import render
-from fairlog.cli.choice import Record, confirm, only
+from fairlog.cli.choice import Record, check_names, confirm, only
 from fairlog.cli.completion import complete
 from fairlog.cli.params import P, R, flag, label_option, read_text, text_option
-from scheduler.model.errors import UnknownWorker
+from scheduler.model.errors import InvalidCommand, UnknownWorker, nearest
 from scheduler.model.states import WorkerStatus
 
 if TYPE_CHECKING:
@@ -113,6 +113,7 @@ def picked_workers(session: Session, chosen: WorkerChoice, verb: str) -> list[st
     if not chosen.filters and not chosen.dry_run:
         return named
     if not found:
+        _check_filters(session, chosen, known)
         render.say(f"no worker matches; nothing to {verb}")
         return []
     if not chosen.yes or chosen.dry_run:
@@ -169,6 +170,16 @@ def _named(names: Sequence[str], known: Sequence[Record]) -> list[str]:
             raise UnknownWorker(name)
         found |= dict.fromkeys(meant)
     return list(found)
+
+
+def _check_filters(session: Session, chosen: WorkerChoice, known: Sequence[Record]) -> None:
+    """Say of a choice of no worker if its filters name nothing. Raises: InvalidCommand, UnknownUser."""
+    for what in ("host", "rack"):
+        wanted, there = getattr(chosen, what), {each[what] for each in known} - {""}
+        if wanted is not None and wanted not in there:
+            meant = nearest(wanted, there)
+            raise InvalidCommand(f"no worker has the {what} {wanted!r}; {meant}`fairlog workers` lists the workers")
+    check_names(session.ask, None, chosen.user)
 
 
 def _workers_of_user(session: Session, user: str) -> set[str]:

@@ -281,6 +281,11 @@ Holds = Iterator[tuple[str, str, int]]
 """About what, in a sentence, and since when (ms) as far as the look itself tells; 0 = it does not."""
 
 
+def _own_log(service: str) -> str:
+    """What prints the log that the program of that service writes itself."""
+    return f"`journalctl -u fairlog-{service}` on its host, or what docs/operations.md#logs names"
+
+
 def _store(_: ClusterState, around: Around) -> Holds:
     if around.error:
         yield "", around.error, around.known_at
@@ -293,8 +298,8 @@ def _mend_store(around: Around) -> str:
             "by themselves, and whether anything is lost can be known then, by `fairlog audit`"
         )
     return (
-        "see the store's own log; whether anything is lost can be known once it answers, by `fairlog audit`; if it "
-        "cannot read its files, do what docs/operations.md says of such a store"
+        f"see the store's own log, by {_own_log('store')}; whether anything is lost can be known once it answers, by "
+        "`fairlog audit`; if it cannot read its files, docs/operations.md#a-store-that-cannot-read-its-files says more"
     )
 
 
@@ -330,7 +335,7 @@ def _no_master(state: ClusterState, around: Around) -> Holds:
 
 def _find_master(around: Around) -> str:
     if around.standing_by:
-        return "one serves as soon as it can: see the logs of those that stand by, which say why none does"
+        return f"one serves as soon as it can: see why one that stands by does not, by {_own_log('master')}"
     return "start one with `fairlog master`"
 
 
@@ -729,8 +734,8 @@ CONDITIONS: tuple[Condition, ...] = (
         "no_api",
         "critical",
         _no_api,
-        "start one with `fairlog api`, or see the logs of those that run; workers that reach no API server are not "
-        "lost meanwhile, and their agents need no restart",
+        f"start one with `fairlog api`; why one that runs does not answer is told by {_own_log('api')}; workers that "
+        "reach no API server are not lost meanwhile, and their agents need no restart",
         cost=_unreached,
     ),
     Condition(
@@ -835,7 +840,13 @@ CONDITIONS: tuple[Condition, ...] = (
         "start a second master: `fairlog master` on another machine",
         cost="nothing so far; if the active master ends, nothing is decided until another one is started",
     ),
-    Condition("failover", "warning", _failover, "see the log of the master that was active before", cost=_unserved_for),
+    Condition(
+        "failover",
+        "warning",
+        _failover,
+        f"why the master that was active before ended is told by {_own_log('master')}",
+        cost=_unserved_for,
+    ),
     Condition(
         "short",
         "warning",
@@ -848,7 +859,7 @@ CONDITIONS: tuple[Condition, ...] = (
         "audit_stopped",
         "warning",
         _audit_stopped,
-        "start `fairlog audit --follow` again, and see its log",
+        f"start `fairlog audit --follow` again; why it ended or waits is told by {_own_log('auditor')}",
         cost=_unchecked,
     ),
     Condition(

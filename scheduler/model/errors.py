@@ -29,10 +29,19 @@ class InvalidSetting(CommandRejected):
 
 
 class UnknownCompany(CommandRejected):
-    """No company of that name is registered."""
+    """No company of that name is registered; `known` are those that are."""
 
-    def __init__(self, company: str) -> None:
-        super().__init__(f"no company {company!r} is registered; `fairlog company list` lists the companies")
+    def __init__(self, company: str, known: Iterable[str] = ()) -> None:
+        meant = nearest(company, known)
+        super().__init__(f"no company {company!r} is registered; {meant}`fairlog company list` lists the companies")
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The question whether the nearest of the known names is meant, for a sentence; "" if none is near."""
+    from difflib import get_close_matches  # noqa: PLC0415 (few errors name what is near)
+
+    near = get_close_matches(name, list(known), 1)
+    return f"did you mean {near[0]!r}? " if near else ""
 
 
 class UnknownApp(CommandRejected):

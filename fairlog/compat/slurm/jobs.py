@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from fairlog.compat.slurm import batch, times
-from fairlog.compat.slurm.road import ApiRoad, Me
+from fairlog.compat.slurm.road import ApiRoad, Me, Problem
 from fairlog.compat.slurm.sbatch import code_told, members, signal_that_ended, signal_told
 from fairlog.compat.slurm.tables import PARTITION
 from fairlog.compat.slurm.words import SlurmError, listed, runs
@@ -396,7 +397,12 @@ def ended_since(seconds: int) -> int:
 
 def ask(road: ApiRoad, **query: str | int) -> list[dict[str, Any]]:
     """The apps, with what their jobs are made of."""
-    found: list[dict[str, Any]] = road.get("/v1/apps", fresh="true", details="true", limit=10_000, **query)
+    try:
+        found: list[dict[str, Any]] = road.get("/v1/apps", fresh="true", details="true", limit=10_000, **query)
+    except Problem as problem:
+        if problem.title != "UnknownCompany":  # Slurm compares the names of accounts with those of jobs
+            raise
+        return []
     return found
 
 
@@ -420,6 +426,39 @@ def chosen(road: ApiRoad, me: Me | None, wanted: dict[str, str]) -> dict[str, st
     if text := wanted.get("user"):
         query["users"] = ",".join((me or Me(road)).names(text)) or "-"
     return query
+
+
+def unknown_users(road: ApiRoad, names: str, apps: list[dict[str, Any]]) -> list[str]:
+    """The names of a list that are no user's, neither on this machine nor in the cluster; `apps` are those found.
+
+    Of accounts that there are not, Slurm says nothing.
+    """
+    wanted = dict.fromkeys(each for each in names.split(",") if each and not each.isdecimal())
+    seen = {app["user"] for app in apps}
+    left = [name for name in wanted if name not in seen and not _is_of_machine(name)]
+    if not left or road.is_inside:
+        return []
+    known = {Me(road).user, *(each["user"] for each in road.get("/v1/shares")["users"])}
+    with suppress(Problem):  # not everybody may list the accounts
+        known |= {each["account"].partition("/")[2] for each in road.get("/v1/accounts")}
+    return [name for name in left if name not in known]
+
+
+def check_users(road: ApiRoad, names: str, apps: list[dict[str, Any]], wrong: str) -> None:
+    """Raises: SlurmError, with the words `wrong`, for the first that `unknown_users` names."""
+    for name in unknown_users(road, names, apps):
+        raise SlurmError(f"{wrong}{name[:40]}")
+
+
+def _is_of_machine(user: str) -> bool:
+    """Whether this machine knows a user of that name."""
+    import pwd  # noqa: PLC0415 (not on every system)
+
+    try:
+        pwd.getpwnam(user)
+    except KeyError:
+        return False
+    return True
 
 
 def with_details(road: ApiRoad, found: list[SlurmJob]) -> None:

@@ -281,7 +281,9 @@ def wanted(road: ApiRoad, asked: dict[str, str]) -> list[SlurmJob]:
     names = set(asked.get("name", "").split(",")) - {""}
     nodes = workers_named(road, asked.get("nodelist", ""))
     found: list[SlurmJob] = []
-    for app in jobs.ask(road, tasks="true", **query):
+    apps = jobs.ask(road, tasks="true", **query)
+    jobs.check_users(road, asked.get("user") or asked.get("uid") or "", apps, "Invalid user id: ")
+    for app in apps:
         if (names and app["name"] not in names) or (until and app["submittedAt"] > until):
             continue
         for job in jobs.jobs_of(app, apart="array" in asked):

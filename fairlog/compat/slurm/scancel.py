@@ -41,7 +41,9 @@ def run(words: list[str]) -> int:
     if named.indexes:
         query |= {"ids": ",".join(named.indexes), "everything": "true"}
     nodes = workers_named(road, asked.get("nodelist", ""))
-    apps = [app for app in jobs.ask(road, **query) if _fits(app, asked, nodes, states)]
+    known = jobs.ask(road, **query)
+    jobs.check_users(road, asked.get("user", ""), known, "Invalid user name: ")
+    apps = [app for app in known if _fits(app, asked, nodes, states)]
     code = 0
     found = {str(app["submittedSeq"]) for app in apps}
     for number in named.indexes:

@@ -290,6 +290,8 @@ def wanted(road: ApiRoad, asked: dict[str, str], named: jobs.Named, states: set[
     nodes = workers_named(road, asked.get("nodelist", ""))
     found: list[SlurmJob] = []
     apps = jobs.ask(road, **query)
+    for name in jobs.unknown_users(road, asked.get("user", ""), apps):  # as Slurm's goes on
+        sys.stderr.write(f"squeue: error: Invalid user: {name[:40]}\n")
     if "start" in asked and apps:
         starts = jobs.likely_starts(road)
         apps = [{**app, "likelyStart": starts.get(app["app"])} for app in apps]

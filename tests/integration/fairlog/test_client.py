@@ -117,6 +117,9 @@ def test_an_array_runs_by_its_indexes_and_a_wait_may_end_early() -> None:
             client.submit("true")
         with pytest.raises(fairlog.errors.UnknownApp):
             client.wait("nobody")
+        for asked in (client.apps, client.efficiency):
+            with pytest.raises(fairlog.errors.UnknownCompany, match="did you mean 'acme'"):
+                asked(company="acne")
 
 
 def test_without_a_cluster_a_client_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -248,17 +248,56 @@ def test_apps_are_listed_with_cause_and_wait_filtered_sorted_and_cut(
     names = ("--name", "etl-*", "-o", "app")
     assert here.ok("apps", *names).split() == [one, two]
     assert here.ok("apps", *names, "--sort", "-submitted", "--limit", "1").split() == [two]
-    assert here.run("apps", "--user", "nobody", "-o", "app")[1:] == ("", "No app matches.\n")
+    assert here.run("apps", "--name", "nothing", "-o", "app")[1:] == ("", "No app matches.\n")
     assert here.ok("apps", *names[:2], "-o", "app,rule", "--no-header").split() == [one, "J3", two, "J3"]
     assert "APP" in here.ok("apps", *names[:2], "-o", "app,rule")
     assert [app["app"] for app in here.apps("--company", "globex")] == [other]
     assert [app["app"] for app in here.apps("--user", "bob", "--state", "not-ready", "--reason", "hold")] == [other]
     assert here.apps("--user", "bob", "--state", "running") == here.apps("--until", "-1h") == []
     assert [app["app"] for app in here.apps("--since", "-1h")] == [app["app"] for app in here.apps()]
-    assert here.ok("apps", "--user", "nobody") == "No app matches.\n"
+    assert here.ok("apps", "--user", "bob", "--name", "nothing") == "No app matches.\n"
     assert here.ok("apps", *names[:2], "-o", "NAME,rule") == "NAME   RULE\netl-1  J3\netl-2  J3\n"
     for app in (one, two, other):
         here.ok("kill", app)
+
+
+@both
+@pytest.mark.parametrize(
+    "verb",
+    [
+        ("apps",),
+        ("apps", "--json"),
+        ("apps", "--all", "-o", "app"),
+        ("apps", "--ended"),
+        ("apps", "--at", "-1s"),
+        ("efficiency",),
+        ("kill", "--yes"),
+        ("release", "--dry-run"),
+        ("logs",),
+    ],
+)
+def test_a_filter_that_names_nobody_is_refused_and_the_nearest_name_told(here: Here, verb: tuple[str, ...]) -> None:
+    here.ok("kill", here.submit("--hold", "--company", "globex", "--user", "bob", "true"))
+    ends = "`fairlog company list` lists the companies\n"
+    said = f"Error: no company 'globx' is registered; did you mean 'globex'? {ends}"
+    assert here.run(*verb, "--company", "globx") == (1, "", said)
+    assert here.run(*verb, "--company", "zzz") == (1, "", f"Error: no company 'zzz' is registered; {ends}")
+    ends = "`fairlog shares` lists the users\n"
+    said = f"Error: no user 'bobb' of company 'globex' is known; did you mean 'bob'? {ends}"
+    assert here.run(*verb, "--company", "globex", "--user", "bobb") == (1, "", said)
+    assert here.run(*verb, "--company", "globex", "--user", "bob", "--name", "nothing").code == 0
+
+
+@both
+def test_a_company_without_apps_is_no_error_and_workers_are_told_alike(here: Here) -> None:
+    if not any(each["company"] == "initech" for each in json.loads(here.ok("company", "list", "--json"))):
+        here.ok("company", "add", "initech")
+    assert here.ok("apps", "--company", "initech") == "No app matches.\n"
+    assert here.apps("--company", "initech") == []
+    said = here.run("drain", "--host", "no-such", "--yes")
+    assert said == (1, "", "Error: no worker has the host 'no-such'; `fairlog workers` lists the workers\n")
+    said = here.run("drain", "--user", "zzz", "--yes")
+    assert said == (1, "", "Error: no user 'zzz' is known; `fairlog shares` lists the users\n")
 
 
 def test_a_filter_shows_what_it_hits_and_changes_nothing_unasked(here: Here) -> None:
@@ -270,7 +309,7 @@ def test_a_filter_shows_what_it_hits_and_changes_nothing_unasked(here: Here) -> 
     dry = here.run("release", "--name", "bulk", "--dry-run")
     assert (dry.code, dry.out) == (0, "")
     assert all(app in dry.err for app in apps)
-    assert here.run("kill", "--name", "bulk", "--user", "bob", "--yes") == (0, "", "no app matches; nothing to kill\n")
+    assert here.run("kill", "--name", "mine", "--user", "ann", "--yes") == (0, "", "no app matches; nothing to kill\n")
     assert {app["state"] for app in here.apps("--name", "bulk")} == {"pending"}
     assert here.ok("kill", "--name", "bulk", "--yes").splitlines() == [f"{app} killed" for app in apps]
     assert here.apps("--name", "bulk") == []

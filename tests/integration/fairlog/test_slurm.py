@@ -363,6 +363,11 @@ def test_jobs_are_chosen_by_name_user_and_state_also_those_of_this_machines_user
     names = slurm.ok("squeue", "-h", "-n", "chosen", "-u", f"{login},nobody", "-o", "%i %u").splitlines()
     assert names == [f"{mine} {login}"]
     assert slurm.ok("squeue", "-h", "--me", "-n", "chosen", "-o", "%i", FAIRLOG_USER="bob").split() == [other]
+    said = slurm.run("squeue", "-h", "-n", "chosen", "-o", "%i", "-u", "no-such,bob")
+    assert said == (0, f"{other}\n", "squeue: error: Invalid user: no-such\n")
+    assert slurm.run("sacct", "-n", "-u", "no-such") == (1, "", "sacct: error: Invalid user id: no-such\n")
+    assert slurm.run("scancel", "-u", "no-such") == (1, "", "scancel: error: Invalid user name: no-such\n")
+    assert [slurm.ok(name, "-A", "no-such", "--noheader") for name in ("squeue", "sacct")] == ["", ""]
     slurm.ok("scancel", "-n", "chosen", "-u", "bob", "-t", "PENDING")
     left = slurm.ok("squeue", "-h", "-n", "chosen", "-o", "%i").split()
     assert left == [mine]

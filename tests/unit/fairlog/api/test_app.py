@@ -189,6 +189,10 @@ def test_apps_are_listed_by_ids_numbers_users_and_companies_with_what_they_ask_f
             ("endedAfter", str(every[0]["endedAt"])): ["b", "c"],
         }.items():
             assert [each["app"] for each in await listed(**dict([query]))] == due, query
+        assert await listed(companies="umbrella,initech", ids="a") == []
+        unknown = await client.get("/v1/apps", params={"companies": "umbrella,acne"})
+        assert (unknown.status_code, unknown.json()["title"]) == (404, "UnknownCompany")
+        assert "no company 'acne' is registered; did you mean 'acme'? " in unknown.json()["detail"]
         told = (await listed(ids="b", details="true", tasks="true"))[0]
         due_of_it: dict[str, Any] = {
             "cwd": "/w",

@@ -24,7 +24,10 @@ def app(name: str, company: str = "acme") -> dict[str, Any]:
 
 def of(parts: Iterator[list[dict[str, Any]]]) -> Source:
     """A cluster that has these apps."""
-    return cast("Source", SimpleNamespace(parts=lambda *_, **__: parts, now_ms=lambda: AT, past=False))
+    known = {"companies": [{"company": "acme"}, {"company": "globex"}]}
+    return cast(
+        "Source", SimpleNamespace(parts=lambda *_, **__: parts, ask=known.__getitem__, now_ms=lambda: AT, past=False)
+    )
 
 
 def test_each_part_is_printed_before_the_next_one_comes(capsys: pytest.CaptureFixture[str]) -> None:

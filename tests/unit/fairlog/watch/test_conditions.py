@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from fairlog.cli.main import VERBS
 from fairlog.watch.conditions import (
     AUDITOR_SILENT_MS,
     CONDITIONS,
     WELL,
     Around,
     AuditedTo,
+    Condition,
     Failover,
     Found,
     StoreFacts,
@@ -55,7 +59,7 @@ from scheduler.rules.state.cluster import ClusterState
 from scheduler.rules.state.records import lines, restored
 from scheduler.service.known import End
 from scheduler.store.codec import encode_turn, stored
-from scheduler.store.connection import clock_ms
+from scheduler.store.connection import NO_MAJORITY, clock_ms
 from scheduler.store.eventlog import GENESIS, Position
 from scheduler.store.full_disks import KEPT_MS, Cut
 from scheduler.store.keys import Keys
@@ -70,6 +74,7 @@ KEYS = Keys("prod")
 ONE, TWO = Member("one", 1, "h"), Member("two", 2, "h")
 GOOD = Around(now=NOW, serving=ONE, standing_by=(TWO,), store=StoreFacts(memory_used=1, memory_limit=10))
 MIN_MS = 60_000
+ROOT = Path(__file__).parents[4]
 
 
 def a_state(*, workers: int = 1, apps: int = 0, cores: int = 8, at: int = NOW) -> ClusterState:
@@ -222,7 +227,7 @@ def test_each_is_found_in_the_surroundings_and_says_so(changed: dict[str, Any], 
 
 def test_a_master_is_to_be_started_only_where_none_stands_by() -> None:
     [one] = found(a_state(), GOOD._replace(serving=None))
-    assert "see the logs of those that stand by" in one.do
+    assert "see why one that stands by does not, by `journalctl -u fairlog-master`" in one.do
     [none] = found(a_state(), GOOD._replace(serving=None, standing_by=(), standbys=0))
     assert none.do == "start one with `fairlog master`"
 
@@ -595,3 +600,43 @@ def test_repeated_looks_tell_since_when_a_company_is_short_and_who_took_over() -
     assert watched.since == {"acme": 40, "globex": 20}
     assert watched.failover == Failover("two", "one", 40)
     assert RepeatedLooks(watched.since, watched.master).master == "two"
+
+
+SITUATIONS = (
+    Around(now=NOW, serving=None),
+    Around(now=NOW, serving=None, error=NO_MAJORITY),
+    Around(now=NOW, serving=None, error="the store does not answer"),
+    Around(now=NOW, serving=None, standing_by=[TWO]),
+    Around(now=NOW, serving=None, unserved=Unserved(NOW, 1)),
+    Around(now=NOW, serving=None, shorter=(7, End(9, "", "master m1"))),
+    Around(now=NOW, serving=None, store=StoreFacts(write_error="it reports rdb:err")),
+    Around(now=NOW, serving=None, store=StoreFacts(weakness="appendonly is off; type `CONFIG SET appendonly yes`")),
+)
+"""Surroundings in which advice differs."""
+LOOK = re.compile(r"\b(?:see|look|own log|told by|says?)\b")
+TYPED = re.compile(r"`([^`]+)`")
+PAGE = re.compile(r"(docs/\w+\.md)(?:#([\w-]+))?")
+
+
+def headings(page: str) -> set[str]:
+    """The anchors of a page."""
+    lines = (ROOT / page).read_text(encoding="utf-8").splitlines()
+    return {line.lstrip("# ").lower().replace(" ", "-") for line in lines if line.startswith("#")}
+
+
+@pytest.mark.parametrize("condition", CONDITIONS, ids=lambda each: each.name)
+def test_advice_names_commands_and_pages_that_there_are(condition: Condition) -> None:
+    for advice in {condition.advice(around) for around in SITUATIONS}:
+        typed = TYPED.findall(advice)
+        for command in typed:
+            program, *words = command.split()
+            if program == "fairlog":
+                assert words[0] in VERBS, command
+            elif program == "journalctl":
+                assert (ROOT / "deploy/systemd" / f"{words[-1]}.service").is_file(), command
+            else:
+                assert program in {"INFO", "CONFIG", "ACL"}, command
+        pages = PAGE.findall(advice)
+        for page, anchor in pages:
+            assert not anchor or anchor in headings(page), advice
+        assert typed or pages or not LOOK.search(advice), advice
