@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
-from scheduler.model.commands import Measured, Private, read_private
+from scheduler.model.commands import WITHHELD, Measured, Private, read_private
 from scheduler.model.events import (
     AppRegistered,
     AppState,
@@ -129,6 +129,16 @@ class Lack(NamedTuple):
         if self.units:
             return self._replace(date=min(self.date, deadline))
         return Lack(0, deadline, at, deadline)
+
+
+def _unveiled(detail: str, private: Private) -> str:
+    """What is public of an end with the command or folder that it does not name, where that can only be one."""
+    command = private.command[0] if private.command and not private.executor_command else ""
+    for what, name in (("command", command), ("directory", private.cwd or "")):
+        quoted = f"{what} '{WITHHELD}'"
+        if name and detail.startswith(quoted):
+            return f"{what} {name!r}{detail.removeprefix(quoted)}"
+    return detail
 
 
 NO_LACK = Lack()
@@ -364,9 +374,11 @@ class App:
 
     @property
     def why(self) -> str:
-        """Why it ended: in the words of whoever ended it, or what is public of that."""
+        """Why it ended: in the words of whoever ended it, or what is public of that, with the command that it quotes."""
         private = self.private
-        return (private and private.said) or self.detail
+        if private is None:
+            return self.detail
+        return private.said or _unveiled(self.detail, private)
 
     @property
     def name(self) -> str:

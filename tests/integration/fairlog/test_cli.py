@@ -120,7 +120,7 @@ def test_wait_prints_the_output_of_a_single_task_after_the_id(shell: Shell) -> N
     [
         (["sh", "-c", "exit 3"], "3", 3),
         (["sh", "-c", "kill -9 $$"], "SIGKILL", 137),
-        (["no-such-program"], "command '…' does not exist on worker", 127),
+        (["no-such-program"], "command 'no-such-program' does not exist on worker", 127),
     ],
 )
 def test_wait_exits_with_the_tasks_code_and_says_why(shell: Shell, command: list[str], why: str, code: int) -> None:

@@ -118,7 +118,7 @@ def test_a_driver_runs_on_a_worker_and_its_app_ends_with_it(shell: Shell) -> Non
     [
         (("sh", "-c", "exit 3"), 3, r"its driver ended with exit code 3"),
         (("sh", "-c", "kill -9 $$"), 137, r"its driver was ended by SIGKILL"),
-        (("/no/such/program",), 127, r"command '…' does not exist on worker \S+"),
+        (("/no/such/program",), 127, r"command '/no/such/program' does not exist on worker \S+"),
     ],
     ids=["exit-code", "signal", "no-such-command"],
 )

@@ -291,7 +291,7 @@ def test_an_ended_app_leaves_no_rq_keys_and_holds_no_core(cluster: Cluster) -> N
 def test_an_app_whose_command_does_not_exist_fails_with_that_reason(cluster: Cluster) -> None:
     cluster.agent()
     ended = cluster.end_of(cluster.submit(("no-such-program",), retries=3))
-    assert (ended["state"], ended["detail"]) == ("failed", "command '…' does not exist on worker w1")
+    assert (ended["state"], ended["detail"]) == ("failed", "command 'no-such-program' does not exist on worker w1")
 
 
 @ONE_STORE
