@@ -32,7 +32,7 @@ from scheduler.model.states import AppState
 from scheduler.rules.entities.apps import App
 from scheduler.rules.view.views import app as app_view
 from scheduler.rules.view.views import companies as companies_view
-from scheduler.rules.view.views import shares, summary_fields
+from scheduler.rules.view.views import moment_of, shares, summary_fields
 from scheduler.rules.view.views import workers as workers_view
 from witness.entitled_reasons import stands
 from witness.pending_reasons import place_in_queue, waits_for
@@ -144,6 +144,7 @@ def listed(
     start: int = 0,
     most: int = 100,
     shown: Callable[[App], bool] = lambda _: True,
+    now: int | None = None,
 ) -> BoardPage:
     """The apps that pass, `most` of them from number `start` on, and how many there are.
 
@@ -152,7 +153,7 @@ def listed(
     found = [app for app in state.apps.values() if _passes(app, filters) and shown(app)]
     if filters.reason:
         found = [app for app in found[:MOST_TOLD] if _cause(state, app) == filters.reason]
-    found.sort(key=lambda app: _sort_key(state, app, sort), reverse=descending)
+    found.sort(key=lambda app: _sort_key(app, sort, moment_of(state, now)), reverse=descending)
     rows = []
     for app in found[start : start + most]:
         wait = waits_for(state, app)
@@ -188,17 +189,17 @@ def _cause(state: ClusterState, app: App) -> str:
     return "" if wait is None else wait.cause
 
 
-def _sort_key(state: ClusterState, app: App, sort: Sort) -> tuple[Any, ...]:
+def _sort_key(app: App, sort: Sort, at: int) -> tuple[Any, ...]:
     if sort == "submitted":
         return (app.submitted,)
     if sort == "waited":
-        return ((app.admitted_at or app.ended_at or state.at) - app.submitted_at, app.submitted)
+        return ((app.admitted_at or app.ended_at or at) - app.submitted_at, app.submitted)
     values = {"cores": app.requested.cores, "state": app.state, "company": app.spec.company, "user": app.spec.user}
     return (values.get(sort, app.id), app.submitted)
 
 
-def one(state: ClusterState, name: str) -> AppCard:
-    """The app as `views.app` shows it, and why it waits, its place in its queue and what would help.
+def one(state: ClusterState, name: str, now: int | None = None) -> AppCard:
+    """The app as `views.app` shows it at `now` (ms), and why it waits, its place in its queue and what would help.
 
     Raises: UnknownApp.
     """
@@ -208,7 +209,7 @@ def one(state: ClusterState, name: str) -> AppCard:
     wait = waits_for(state, app)
     told = None if wait is None else wait.told()
     return AppCard(
-        **asdict(app_view(state, app=name)),
+        **asdict(app_view(state, app=name, now=now)),
         waits_for=told,
         help=None if told is None else CAUSES[told.cause].help,
         queue=place_in_queue(state, app),

@@ -184,7 +184,7 @@ class _Story:
             "standing": stands(self.state, app),
             "targets": targets_of(app),
             "losses": self.losses,
-            "excludedWorkers": exclusions(self.state, app),
+            "excludedWorkers": exclusions(self.state, app, at),
             "waited": {
                 "ms": sum(self.waited.values()),
                 "byCause": [{"cause": cause, "rule": rule, "ms": ms} for (cause, rule), ms in ordered],

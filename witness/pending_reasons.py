@@ -427,7 +427,7 @@ def _until_windows(state: ClusterState, app: App, found: Sequence[tuple[Window, 
 
 
 def _excluded(state: ClusterState, app: App) -> Told:
-    found = to_builtins(exclusions(state, app))
+    found = to_builtins(exclusions(state, app, state.at))
     return "; ".join(exclusion_in_words(each) for each in found[:_NAMED]), {"excludedWorkers": found}
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -193,11 +194,11 @@ class Board:
         """The apps that `who` may see and that pass, with the causes of their waits and the progress of their tasks."""
         filters = board.Filters(company, user, "" if state == "all" else state, reason, text)
         shown, public = self._handlers.sight.shown_to(who)
+        now = self._handlers.now_ms() if at is None else None
 
         def look(past: ClusterState) -> Any:  # noqa: ANN401 (JSON)
-            listed = board.listed(
-                past, filters, sort=sort, descending=descending, start=start, most=limit, shown=shown(past)
-            )
+            order = partial(board.listed, past, filters, sort=sort, descending=descending)
+            listed = order(start=start, most=limit, shown=shown(past), now=now)
             told = to_builtins(listed)
             return {**told, "apps": [public(each) for each in told["apps"]]}
 
@@ -209,10 +210,11 @@ class Board:
 
     def app(self, who: By, app: str, *, at: int | None = None, after: int = 0, reason: str = "") -> Viewed:
         """An app, why it waits and what would help. Raises: as `Sight.check_app`."""
+        now = self._handlers.now_ms() if at is None else None
 
         def look(past: ClusterState) -> Any:  # noqa: ANN401 (JSON)
             self._handlers.sight.check_sight(past, who, app)
-            return board.one(past, app)
+            return board.one(past, app, now)
 
         seen, value = self._replica.read(look, at=at, after=after)
         body = self._handlers.sight.private_of(who, app, Raw(_to_json(value)), reason)

@@ -54,7 +54,7 @@ class Handlers:
         client = CommandClient(store, cluster, keyring=keyring, timeout_s=timeout_s)
         self.sight = Sight(replica, Reads(store, self.keys, keyring))
         self.sender = CommandSender(store, self.keys, replica, client)
-        self.views = StateViews(replica, self.sight, self.work)
+        self.views = StateViews(replica, self.sight, self.work, self.now_ms)
         self.log = LogReads(replica, self.sight, self.sender, figures or here(replica.log, self.now_ms))
         self.apps = AppCalls(store, self.keys, replica, self.sight, self.work)
         self.health = ClusterHealth(store, self.keys, replica, self.sight, self.views)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from itertools import islice
 from threading import Lock
@@ -21,7 +21,7 @@ from scheduler.model.sender import By
 from scheduler.rules.command.permission import Subject, may_read
 from scheduler.rules.entities.accounts import Account, Token
 from scheduler.rules.state.cluster import ClusterState
-from scheduler.rules.view.views import look, page_of_apps
+from scheduler.rules.view.views import DATED, look, page_of_apps
 from scheduler.store.task_queue import Worklist
 from witness.listing import Among, detailed, listed
 
@@ -33,8 +33,9 @@ _OWNED = ("app", "accounts", "tokens")
 class StateViews:
     """The views of the state, without what the caller may not see. May be used by several threads."""
 
-    def __init__(self, replica: Replica, sight: Sight, work: Worklist) -> None:
+    def __init__(self, replica: Replica, sight: Sight, work: Worklist, now_ms: Callable[[], int]) -> None:
         self.replica, self._sight, self.work = replica, sight, work
+        self._now_ms = now_ms
         self._views: OrderedDict[tuple[object, ...], list[Item] | Item] = OrderedDict()
         self._views_of: tuple[ClusterState | None, int] = (None, 0)
         self._lock = Lock()
@@ -62,8 +63,11 @@ class StateViews:
             limit = max(1, min(limit, MANY))
             return self._apps(who, arguments, at=at, after=after, cursor=cursor, limit=limit, reason=reason)
         limit = max(1, min(limit, PAGE))
+        now = self._now_ms() if at is None and name in DATED else None
         seen, (body, following) = self.replica.read(
-            lambda state: self.look(state, who, name, arguments, cursor=cursor, limit=limit), at=at, after=after
+            lambda state: self.look(state, who, name, arguments, cursor=cursor, limit=limit, now=now),
+            at=at,
+            after=after,
         )
         if name == "app":
             body = self._sight.private_of(who, arguments["app"], cast("Raw", body), reason)
@@ -130,12 +134,13 @@ class StateViews:
         *,
         cursor: str = "",
         limit: int = PAGE,
+        now: int | None = None,
     ) -> tuple[Raw | list[Raw], str | None]:
         """The part of a view that `who` may see, and the next cursor; nothing of it changes when the state does.
 
         `state` may be a past one; what `who` may do is told by the present one.
         """
-        found, owned = self._items(state, name, arguments), name in _OWNED
+        found, owned = self._items(state, name, arguments, now), name in _OWNED
         if not owned:
             may_read(self._sight.present(), who, "cluster-read", Subject(), machine_ms())
         if isinstance(found, Item):
@@ -153,16 +158,18 @@ class StateViews:
                 last = f"{place}.{item.key}"
         return page, None
 
-    def _items(self, state: ClusterState, name: str, arguments: Mapping[str, Any]) -> list[Item] | Item:
-        """The view as JSON, kept for whoever asks the same of the same present state."""
-        asked = (name, *sorted(arguments.items()))
+    def _items(
+        self, state: ClusterState, name: str, arguments: Mapping[str, Any], now: int | None
+    ) -> list[Item] | Item:
+        """The view as JSON, kept for whoever asks the same of the same present state, if dated in one second."""
+        asked = (name, now and now // 1000, *sorted(arguments.items()))
         with self._lock:
             if not self._are_of(state):
                 self._views.clear()
                 self._views_of = state, state.head
             if (kept := self._views.get(asked)) is not None:
                 return kept
-        value = look(state, name, dict(arguments))
+        value = look(state, name, dict(arguments), now)
         found = [item_of(each) for each in value] if isinstance(value, list) else item_of(value)
         with self._lock:
             if self._are_of(state):

@@ -23,7 +23,7 @@ from recovery.replay.rebuild import rebuild
 from scheduler.model.errors import NoMaster, UnsuitableStore
 from scheduler.model.ids import app_of
 from scheduler.rules.command.permission import Subject, may_read
-from scheduler.rules.view.views import look
+from scheduler.rules.view.views import look, moment_of
 from scheduler.service.client import CommandClient
 from scheduler.service.program_log import masked
 from scheduler.store.codec import lines_of
@@ -204,15 +204,15 @@ class Road:
         return clock_ms(cast("Any", self.store.time()))
 
 
-def seen(state: ClusterState, view: str, arguments: dict[str, Any]) -> Any:  # noqa: ANN401 (JSON)
+def seen(state: ClusterState, view: str, arguments: dict[str, Any], now: int | None = None) -> Any:  # noqa: ANN401 (JSON)
     """A view of the state as the API shows it: of apps, with the causes for which they wait. Raises: as `look`."""
     if view == "estimates":
         from witness.forecast import forecast  # noqa: PLC0415 (other views do without it)
 
-        found = forecast(state, state.at)
+        found = forecast(state, moment_of(state, now))
         return {"estimates": [{"app": app, **each._asdict()} for app, each in found.items()], "errors": None}
     if view != "apps":
-        return look(state, view, arguments)
+        return look(state, view, arguments, now)
     from witness.listing import Among, listed  # noqa: PLC0415 (other views do without what explains)
 
     ids = frozenset(str(arguments.pop("ids", "")).split(",")) - {""}

@@ -203,7 +203,7 @@ class Session:
             return server.view(view, at=None, **arguments)
         from fairlog.cli.road import seen  # noqa: PLC0415 (as in `road`)
 
-        return seen(self.folded(), view, arguments)
+        return seen(self.folded(), view, arguments, self.road.now_ms() if self.at is None else None)
 
     def parts(self, view: str, **arguments: object) -> Iterator[list[Any]]:
         """As `ask` of a view that is a list, in parts as they come."""
@@ -227,7 +227,7 @@ class Session:
 
         from witness.board import one  # noqa: PLC0415 (slow to import)
 
-        told: dict[str, Any] = to_builtins(one(self.folded(), app))
+        told: dict[str, Any] = to_builtins(one(self.folded(), app, None if self.at else self.road.now_ms()))
         return told
 
     def worked_out(self, path: str, *, view: str, **query: str) -> Any | None:  # noqa: ANN401 (JSON)

@@ -476,7 +476,7 @@ def _in_the_way(state: ClusterState, around: Around) -> Holds:
             each
             for each in in_the_way(state, window)
             if begun
-            or ends_within(state.settings, state.apps[each.app], state.at) + state.at >= window.begin
+            or ends_within(state.settings, state.apps[each.app], around.now) + around.now >= window.begin
             or state.apps[each.app].max_runtime_s is None
         ]
         if not held:

@@ -374,7 +374,7 @@ class App:
 
     @property
     def why(self) -> str:
-        """Why it ended: in the words of whoever ended it, or what is public of that, with the command that it quotes."""
+        """Why it ended: in the words of whoever ended it, or what is public of that and the command."""
         private = self.private
         if private is None:
             return self.detail

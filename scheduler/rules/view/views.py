@@ -112,8 +112,9 @@ def named(state: ClusterState, text: str) -> str:
     return known[place].id if place < len(known) and known[place].submitted == position else text
 
 
-def app(state: ClusterState, *, app: str) -> AppDetails:
+def app(state: ClusterState, *, app: str, now: int | None = None) -> AppDetails:
     """One app with its executors, by its id or its number (`named`). Raises: UnknownApp."""
+    at = moment_of(state, now)
     found = state.apps.get(named(state, app))
     if found is None:
         raise UnknownApp(app)
@@ -142,7 +143,7 @@ def app(state: ClusterState, *, app: str) -> AppDetails:
         cancelled=list(found.cancelled) or None,
         time_limit=spec.time_limit_s,
         max_runtime=found.max_runtime_s,
-        ran_ms=None if found.max_runtime_s is None else found.ran_by(state.at),
+        ran_ms=None if found.max_runtime_s is None else found.ran_by(at),
         warn=None if spec.warn is None else f"{spec.warn.signal}@{spec.warn.before_s}",
         reclaim_signal=spec.reclaim_signal or None,
         min_runtime=spec.min_runtime_s,
@@ -171,7 +172,7 @@ def app(state: ClusterState, *, app: str) -> AppDetails:
         executor_limit=found.executor_limit,
         executor_target=found.demand.target,
         elastic=None if spec.elastic is None else list(spec.elastic[:2]),
-        excluded_workers=exclusions(state, found),
+        excluded_workers=exclusions(state, found, at),
         preferred_hosts=found.demand.preferred_hosts or None,
         pending_requests=sum(wanted.number for wanted in found.demand.wanted) or None,
         unlimited=spec.cores is None,
@@ -215,7 +216,7 @@ def without_private(shown: dict[str, Any], detail: str) -> dict[str, Any]:
     return {**shown, **{name: value for name, value in withheld.items() if name in shown}}
 
 
-def accounts(state: ClusterState, *, company: str | None = None) -> list[AccountShown]:
+def accounts(state: ClusterState, *, company: str | None = None, now: int | None = None) -> list[AccountShown]:
     """The accounts, of one company if it is named, with their roles and the numbers of their valid tokens."""
     return [
         AccountShown(
@@ -226,7 +227,7 @@ def accounts(state: ClusterState, *, company: str | None = None) -> list[Account
             roles=list(account.roles),
             host=account.host,
             offer=None if account.offer is None else account.offer.by_kind(),
-            tokens=len(state.accounts.tokens_of(account.id, state.at)),
+            tokens=len(state.accounts.tokens_of(account.id, moment_of(state, now))),
             departments=list(account.departments),
         )
         for _, account in sorted(state.accounts.known.items())
@@ -234,8 +235,8 @@ def accounts(state: ClusterState, *, company: str | None = None) -> list[Account
     ]
 
 
-def tokens(state: ClusterState, *, account: str | None = None) -> list[TokenShown]:
-    """The tokens that had not expired at the state's time, of one account if it is named, without their hashes."""
+def tokens(state: ClusterState, *, account: str | None = None, now: int | None = None) -> list[TokenShown]:
+    """The tokens that have not expired by then, of one account if it is named, without their hashes."""
     return [
         TokenShown(
             token=token.id,
@@ -246,11 +247,11 @@ def tokens(state: ClusterState, *, account: str | None = None) -> list[TokenShow
             invitation=token.once,
         )
         for _, token in sorted(state.accounts.tokens.items())
-        if account in (None, token.account) and state.at < token.expires
+        if account in (None, token.account) and moment_of(state, now) < token.expires
     ]
 
 
-def workers(state: ClusterState, *, lost: bool = False) -> list[WorkerShown]:
+def workers(state: ClusterState, *, lost: bool = False, now: int | None = None) -> list[WorkerShown]:
     """The workers by id: their offers, the granted amounts, and the numbers of executors and drivers.
 
     With the time (ms) until which a worker is suspected, the executors because of which it is (semantics W8), the apps
@@ -259,7 +260,7 @@ def workers(state: ClusterState, *, lost: bool = False) -> list[WorkerShown]:
     """
     of_worker: dict[str, list[ExcludedApp]] = {}
     for found in state.waiting.values():
-        for each in exclusions(state, found):
+        for each in exclusions(state, found, moment_of(state, now)):
             told = ExcludedApp(app=found.id, ends=each.ends, until=each.until, unstartable=each.unstartable)
             of_worker.setdefault(each.worker, []).append(told)
     registered = [
@@ -307,14 +308,14 @@ def _window(window: Window) -> dict[str, Any]:
     }
 
 
-def windows(state: ClusterState) -> list[WindowShown]:
+def windows(state: ClusterState, *, now: int | None = None) -> list[WindowShown]:
     """The windows that are not over, the first to begin first (semantics W14)."""
     return [
         WindowShown(
             **_window(window),
             workers=list(window.workers),
             notice=window.notice_s,
-            closing=state.at >= window.closes,
+            closing=moment_of(state, now) >= window.closes,
             in_the_way=[held.id for held in in_the_way(state, window)][:100],
         )
         for window in sorted(state.windows.values(), key=lambda each: (each.begin, each.id))
@@ -376,8 +377,8 @@ def suspicion(worker: Worker) -> SuspicionShown | None:
     )
 
 
-def exclusions(state: ClusterState, app: App) -> list[Exclusion]:
-    """The workers from which the app is excluded, with its abnormal ends there and until when (ms) (semantics W7).
+def exclusions(state: ClusterState, app: App, at: int) -> list[Exclusion]:
+    """The workers from which the app is excluded at `at` (ms), with its abnormal ends there and until when (ms) (W7).
 
     None if no other worker could host it: then it is excluded from none.
     """
@@ -388,7 +389,7 @@ def exclusions(state: ClusterState, app: App) -> list[Exclusion]:
             until=kept_until(app.troubles[worker], state.settings),
             unstartable=app.troubles[worker].unstartable,
         )
-        for worker in kept_from(state, app, state.at)
+        for worker in kept_from(state, app, at)
         if worker in app.troubles
     ]
 
@@ -586,16 +587,26 @@ _VIEWS: tuple[Callable[..., Any], ...] = (
 VIEWS = {view.__name__: view for view in _VIEWS}
 
 
-def look(state: ClusterState, name: str, arguments: dict[str, Any]) -> Any:  # noqa: ANN401 - JSON values
-    """The view `name` of the state as JSON values.
+DATED = frozenset({"app", "accounts", "tokens", "windows", "workers"})
+"""The views that compare dates with the time."""
+
+
+def moment_of(state: ClusterState, now: int | None) -> int:
+    """The time (ms) with which dates are compared: `now`, or that of the log's last turn if it is None or later."""
+    return state.at if now is None else max(state.at, now)
+
+
+def look(state: ClusterState, name: str, arguments: dict[str, Any], now: int | None = None) -> Any:  # noqa: ANN401 - JSON values
+    """The view `name` of the state as JSON values, at the time `now` (ms); None = that of the log's last turn.
 
     Raises: InvalidCommand for an unknown view, and what the view raises.
     """
     view = VIEWS.get(name)
     if view is None:
         raise InvalidCommand(f"no view is named {name[:40]!r}; the views are {', '.join(VIEWS)}")
+    dated = {"now": now} if name in DATED else {}
     try:
-        return to_builtins(view(state, **arguments))
+        return to_builtins(view(state, **arguments, **dated))
     except TypeError as error:
         raise InvalidCommand(f"the view {name!r} does not take these arguments: {error}") from None
 

@@ -37,6 +37,7 @@ from scheduler.model.commands import (
     LoseWorker,
     MoveCompany,
     RegisterCompany,
+    RegisterWorker,
     RemoveAccount,
     RestoreLog,
     StartedExecutor,
@@ -475,6 +476,19 @@ def test_a_page_of_apps_costs_no_more_than_its_own_items(api: Handlers, monkeypa
     assert rendered == ["a2", "a4"]
     assert pages(bob, everything=True) == [["a1", "a3"], ["a5"]]
     assert pages(ann, everything=True) == [["a0", "a2"], ["a4"]]
+
+
+def test_an_app_is_shown_as_it_is_now_though_no_turn_has_come(api: Handlers, monkeypatch: pytest.MonkeyPatch) -> None:
+    api.sender.send(ROOT, submission("a", max_runtime_s=600))
+    receipt = api.sender.send(ROOT, RegisterWorker(worker="w1", node="n", host="h", cores=8, memory_mb=1 << 14))
+    started = api.sender.send(ROOT, StartedExecutor(executor="a.0"))
+    assert api.replica.wait_for(max(receipt.seq, started.seq), HOPELESS_S)
+    at = api.replica.state.at
+    assert at == api.replica.state.apps["a"].running_since
+    for now in (at + 1_000, at + 9_000):
+        monkeypatch.setattr(api.views, "_now_ms", lambda now=now: now)
+        assert value(api.views.view(ROOT, "app", {"app": "a"}))["ranMs"] == now - at
+    assert value(api.views.view(ROOT, "app", {"app": "a"}, at=api.replica.head))["ranMs"] == 0
 
 
 def test_the_log_comes_in_pages_with_the_private_parts_that_may_be_read(api: Handlers) -> None:

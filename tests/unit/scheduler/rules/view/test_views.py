@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 from msgspec.structs import asdict, replace
 
-from scheduler.model.commands import DrainWorker, EndApp, KillApp, LoseWorker, StartedExecutor
+from scheduler.model.commands import (
+    AddAccount,
+    AddWindow,
+    DrainWorker,
+    EndApp,
+    IssueToken,
+    KillApp,
+    LoseWorker,
+    StartedExecutor,
+)
 from scheduler.model.errors import InvalidCommand, UnknownApp
 from scheduler.rules.checks.validate import RETIRED
 from scheduler.rules.view.views import VIEWS, look, named
@@ -51,6 +60,31 @@ def test_an_app_is_named_by_the_position_of_its_submission_unless_that_is_an_id(
             look(cluster.state, "app", {"app": text})
     cluster.submit(str(numbers["run"]), 1)
     assert seen(cluster, "app", app=str(numbers["run"]))["app"] == str(numbers["run"])
+
+
+def test_dates_are_compared_with_the_time_now_though_no_turn_has_come() -> None:
+    cluster = Cluster()
+    cluster.company("acme", 64, 65536)
+    cluster.worker("w1", 16, 7 * 1024)
+    cluster.turn(replace(submission("run", 4), max_runtime_s=60))
+    cluster.turn(StartedExecutor(executor="run.0"))
+    at = cluster.state.at
+    cluster.turn(AddWindow(window="gone", workers=("w1",), begin=at + 600_000, end=at + 900_000))
+    cluster.turn(AddAccount(account="acme/ann"))
+    cluster.turn(IssueToken(token="t1", account="acme/ann", hash="ab" * 32, lifetime_s=5_000))
+    ends = cluster.state.accounts.tokens["t1"].expires
+    closes = cluster.state.windows["gone"].closes
+
+    def then(name: str, now: int | None, field: str, **arguments: object) -> list[object]:
+        found = look(cluster.state, name, arguments, now)
+        return [each[field] for each in (found if isinstance(found, list) else [found])]
+
+    for now, ran in ((None, cluster.state.at - at), (0, cluster.state.at - at), (cluster.state.at + 7_000, 7_000)):
+        assert then("app", now, "ranMs", app="run") == [ran]
+    assert [then("windows", now, "closing") for now in (None, closes - 1, closes)] == [[False], [False], [True]]
+    for now, valid in ((None, ["t1"]), (ends - 1, ["t1"]), (ends, [])):
+        assert then("tokens", now, "token") == valid
+        assert then("accounts", now, "tokens") == [len(valid)]
 
 
 def test_ended_apps_are_listed_only_when_asked_for() -> None:
