@@ -30,6 +30,7 @@ from starlette.routing import Route as Mounted
 from fairlog.api.audit_file import HANDED_IN_S, MAX_FILE, turn
 from fairlog.api.board import Board
 from fairlog.api.limits import Rates, cost_of
+from fairlog.api.newest import Newest
 from fairlog.api.openapi import description
 from fairlog.api.pages import Viewed
 from fairlog.api.passes import MAIL_ROUTES, Passes
@@ -63,6 +64,7 @@ from scheduler.rules.command.permission import Subject, may_read
 from scheduler.service.addresses import MAILBOX_VARIABLE
 from scheduler.service.grant_tokens import PASS as WORKER_PASS
 from scheduler.service.receipts import Receipt
+from scheduler.service.tokens import token_id
 from scheduler.store.ended_sessions import EndedSessions
 from workers import door as structs
 from workers.door import Holding
@@ -141,6 +143,7 @@ class Door:
         }
         self._limiters = {pool: CapacityLimiter(most) for pool, most in at_once.items()}
         self._heads = CapacityLimiter(READS_AT_ONCE)
+        self.newest = Newest(handlers.replica, self.head, self.reach)
         self._catching_up = CapacityLimiter(1)
         self._signing_in = CapacityLimiter(SIGN_INS_AT_ONCE)
         self._large: defaultdict[str, Semaphore] = defaultdict(partial(Semaphore, LARGE_AT_ONCE))
@@ -242,6 +245,7 @@ class Door:
     async def _answer(self, route: Route, request: Request) -> Response:
         if route.answer != "open":
             await self.handlers.replica.be_fresh()
+            await self.newest.learn(token_id(token_of(request)))
         if (answer := self._of_their_own.get(route.answer)) is not None:
             return await answer(route, request)
         who, driver = await self._admit(route, request)
@@ -295,6 +299,7 @@ class Door:
             claimed = self.passes.claims(shown)
             self.rates.charge(claimed.app, claimed.company)  # whether it is good or not
             await self._hear_of(claimed.app)
+            await self.newest.learn(claimed.token)
             await self._learn_of(claimed)
         driver = self.driver(request)
         who = self._charged(request) if driver is None else self.passes.who(driver, route.name)
@@ -419,7 +424,8 @@ class Door:
                 raise BadRequest('the body must be {"token": "fl_…"}, {"key": "…"} or nothing')
             known = None if fields else self.session(request)
             if "token" in fields:
-                who = self.handlers.principal(fields["token"].strip() or "-", at_home=False)
+                await self.newest.learn(token_id(text := fields["token"].strip()))
+                who = self.handlers.principal(text or "-", at_home=False)
             elif "key" in fields:
                 who = self.sessions.redeem(fields["key"], now)
             elif known is not None:

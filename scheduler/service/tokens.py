@@ -38,7 +38,7 @@ def new_token() -> NewToken:
 def token_id(text: str) -> str:
     """The id in the text of a token; "" in what is none."""
     parts = text.split("_")
-    return parts[1] if len(parts) == _PARTS else ""
+    return parts[1] if len(parts) == _PARTS and parts[0] == "fl" else ""
 
 
 def authenticate(state: ClusterState, text: str, at: int) -> By:

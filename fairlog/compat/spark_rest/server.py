@@ -41,6 +41,7 @@ from scheduler.model.commands import BATCH, KillApp, write_command
 from scheduler.model.errors import AppEnded, FairlogError, InvalidCommand, NotAllowed, NotAuthenticated
 from scheduler.model.sender import local
 from scheduler.rules.command.permission import Subject, may_read
+from scheduler.service.tokens import token_id
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -111,6 +112,8 @@ class SparkRestServer:
         asked = (
             _PathAndToken(words[1:], words[0]) if words and words[0].startswith(_TOKENS) else _PathAndToken(words, "")
         )
+        for token in (token_of(request), asked.token):
+            await self._door.newest.learn(token_id(token))
         if asked.words[:1] == [_PAGE]:
             self._check_method(request, "GET")
             return await self._page(request, asked)

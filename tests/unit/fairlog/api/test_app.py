@@ -37,6 +37,7 @@ from scheduler.model.versions import HEADER
 from scheduler.rules.view.views import VIEWS
 from scheduler.service.outage import ApiAway
 from scheduler.service.tokens import new_token
+from scheduler.store.eventlog import Position
 from scheduler.store.transient import LaneFull
 from tests.unit.fairlog.api.served import ACME, ROOT, WORKER, served, submission
 from tests.waiting import HOPELESS_S
@@ -708,3 +709,64 @@ def test_a_company_that_reads_much_keeps_nobody_else_waiting(api: Handlers) -> N
             assert all(await asyncio.gather(*asking))
 
     asyncio.run(told())
+
+
+class _Behind:
+    """The replica of a server that folds nothing until it is let on."""
+
+    def __init__(self, api: Handlers, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._go_on, step = threading.Event(), api.replica.step
+
+        def held() -> float:
+            self._go_on.wait(HOPELESS_S)
+            return step()
+
+        monkeypatch.setattr(api.replica, "step", held)
+        self.asked = 0
+        head = api.replica.log.head
+
+        def counted() -> Position:
+            self.asked += 1
+            return head()
+
+        monkeypatch.setattr(api.replica.log, "head", counted)
+
+    def go_on(self) -> None:
+        self._go_on.set()
+
+
+def test_a_token_that_another_server_has_just_issued_is_good_here(
+    api: Handlers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.sender.send(ROOT, ACME)
+    seq = api.sender.send(ROOT, AddAccount(account="acme/ann")).seq
+    assert api.replica.wait_for(seq, HOPELESS_S)
+    behind, made = _Behind(api, monkeypatch), new_token()
+
+    async def story(client: httpx.AsyncClient) -> None:
+        await asyncio.sleep(0.3)  # the step that was under way ends
+        api.sender.send(ROOT, IssueToken(token=made.id, account="acme/ann", hash=made.hash))
+        asyncio.get_running_loop().call_later(0.2, behind.go_on)
+        shown = await client.get("/v1/whoami", headers={"authorization": f"Bearer {made.text}"})
+        assert (shown.status_code, shown.json()["value"]["account"]) == (200, "acme/ann")
+
+    run(api, story, local=False)
+
+
+def test_tokens_that_nobody_has_cost_the_store_one_question_at_a_time(
+    api: Handlers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    behind = _Behind(api, monkeypatch)
+    behind.go_on()
+
+    async def story(client: httpx.AsyncClient) -> None:
+        async def ask() -> int:
+            return (await client.get("/v1/whoami", headers={"authorization": f"Bearer {new_token().text}"})).status_code
+
+        assert {*await asyncio.gather(*(ask() for _ in range(60)))} == {401}
+        assert 1 <= behind.asked <= 5
+        said = await client.get("/v1/whoami", headers={"authorization": "Bearer nonsense"})
+        asked = behind.asked
+        assert (said.status_code, asked) == (401, behind.asked)
+
+    run(api, story, local=False)

@@ -9,16 +9,15 @@ import pytest
 from msgspec.structs import asdict, replace
 
 from scheduler.model.commands import (
-    AddAccount,
     AddWindow,
     DrainWorker,
     EndApp,
-    IssueToken,
     KillApp,
     LoseWorker,
     StartedExecutor,
 )
 from scheduler.model.errors import InvalidCommand, UnknownApp
+from scheduler.model.events import AccountAdded, RoleGranted, TokenIssued
 from scheduler.rules.checks.validate import RETIRED
 from scheduler.rules.view.views import VIEWS, look, named
 from tests.property.given import Cluster, shared, submission
@@ -70,19 +69,19 @@ def test_dates_are_compared_with_the_time_now_though_no_turn_has_come() -> None:
     cluster.turn(StartedExecutor(executor="run.0"))
     at = cluster.state.at
     cluster.turn(AddWindow(window="gone", workers=("w1",), begin=at + 600_000, end=at + 900_000))
-    cluster.turn(AddAccount(account="acme/ann"))
-    cluster.turn(IssueToken(token="t1", account="acme/ann", hash="ab" * 32, lifetime_s=5_000))
-    ends = cluster.state.accounts.tokens["t1"].expires
     closes = cluster.state.windows["gone"].closes
 
     def then(name: str, now: int | None, field: str, **arguments: object) -> list[object]:
         found = look(cluster.state, name, arguments, now)
         return [each[field] for each in (found if isinstance(found, list) else [found])]
 
-    for now, ran in ((None, cluster.state.at - at), (0, cluster.state.at - at), (cluster.state.at + 7_000, 7_000)):
+    for now, ran in ((None, cluster.state.at - at), (0, cluster.state.at - at), (at + 7_000, 7_000)):
         assert then("app", now, "ranMs", app="run") == [ran]
     assert [then("windows", now, "closing") for now in (None, closes - 1, closes)] == [[False], [False], [True]]
-    for now, valid in ((None, ["t1"]), (ends - 1, ["t1"]), (ends, [])):
+    issued = TokenIssued("t1", "acme/ann", "user", ("read",), at + 9_000, "ab" * 32)
+    for event in (AccountAdded("acme/ann", "acme"), RoleGranted("acme/ann", "user"), issued):
+        cluster.state.apply(event, cluster.state.at)
+    for now, valid in ((None, ["t1"]), (at + 8_999, ["t1"]), (at + 9_000, [])):
         assert then("tokens", now, "token") == valid
         assert then("accounts", now, "tokens") == [len(valid)]
 
