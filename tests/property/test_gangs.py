@@ -112,8 +112,9 @@ def _command(random: Random, state: ClusterState, number: int) -> Command:  # no
         asked = submission(f"a{number}", random.choice([4, 8, 16]), company=company, user="u")
         return replace(asked, max_runtime_s=limit)
     size = random.choice([1, 2, 2, 4, 7])
-    user = random.choice("uv")
-    return gang(f"a{number}", random.randint(1, 6), company=company, user=user, cores=size, max_runtime_s=limit)
+    user, most = random.choice("uv"), random.choice([None, None, None, None, None, 1, 2])
+    about: dict[str, Any] = {"max_runtime_s": limit, "max_failures": most, "no_requeue": random.random() < 0.3}
+    return gang(f"a{number}", random.randint(1, 6), company=company, user=user, cores=size, **about)
 
 
 def _settings(random: Random, *, suspects: bool) -> dict[str, object]:

@@ -130,7 +130,7 @@ def _job_lines(job: SlurmJob) -> list[str]:
     submitted = at(app["submittedAt"])
     limit = app.get("executors") or detail["executorLimit"]
     programs = max(1, limit or 0) if detail.get("executorProgram") else 1
-    each = max(1, job.cores // programs)
+    each, of_each = max(1, job.cores // programs), job.node_count
     folder = app["cwd"] or "/"
     index = (
         ""
@@ -154,7 +154,7 @@ def _job_lines(job: SlurmJob) -> list[str]:
         f"BatchHost={job.nodes[0] if job.nodes else '(null)'}",
         f"NumNodes={job.node_count} NumCPUs={job.cores} NumTasks={programs} CPUs/Task={each} ReqB:S:C:T=0:0:*:*",
         f"TRES=cpu={job.cores},mem={job.memory}M,node={job.node_count},billing={job.cores}",
-        f"MinCPUsNode={job.cores} MinMemoryNode={job.memory}M MinTmpDiskNode=0",
+        f"MinCPUsNode={job.cores // of_each} MinMemoryNode={job.memory // of_each}M MinTmpDiskNode=0",
         f"Command={job.command}",
         f"WorkDir={folder}",
         *([f"Comment={app['comment']}"] if app.get("comment") else []),

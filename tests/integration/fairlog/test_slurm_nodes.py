@@ -87,6 +87,7 @@ def test_a_job_on_two_nodes_is_shown_signalled_and_cancelled_as_one(slurm: Slurm
     assert slurm.ok("squeue", "-h", "-j", job, "-o", "%t %D %C") == "R 2 2\n"
     shown = slurm.ok("scontrol", "show", "job", job)
     assert "NumNodes=2 NumCPUs=2 NumTasks=2" in shown
+    assert "MinCPUsNode=1 MinMemoryNode=512M" in shown
     assert re.search(r"NodeList=worker-\[1-2\]\n", shown)
     slurm.ok("scancel", job)
     wait_until(lambda: not sleepers(), "the end of its processes")
