@@ -503,6 +503,8 @@ class SrunStep:
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
                 if ended is not None and ended.si_pid in going:
                     return ended.si_pid
+                if ended is not None:  # the shell has left it to this process, as that of `srun sh < <(command)`
+                    os.waitpid(ended.si_pid, 0)
         return known[0]
 
     def _end(self) -> None:

@@ -90,6 +90,14 @@ def test_processes_that_fail_at_once_are_all_told_of_where_one_ends_the_others(
     assert len(capsys.readouterr().err.splitlines()) == 2
 
 
+def test_a_process_that_the_shell_has_left_to_srun_is_none_of_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    step, left = in_step(monkeypatch), subprocess.Popen(["true"])
+    os.waitid(os.P_PID, left.pid, os.WEXITED | os.WNOWAIT)
+    step.processes = [subprocess.Popen(["sh", "-c", "sleep 0.2; exit 3"])]
+    assert step._wait() == [3]
+    assert left.wait() == 0
+
+
 def test_processes_that_share_a_file_take_nothing_from_each_other(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
