@@ -17,6 +17,7 @@ from scheduler.model.commands import (
     EndedExecutor,
     MoveCompany,
     RegisterCompany,
+    RegisterKind,
     RegisterWorker,
     ScaleApp,
     SubmitApp,
@@ -27,6 +28,7 @@ from scheduler.model.errors import CommandRejected
 from scheduler.rules.share import entitlement as sharing
 from scheduler.rules.share import fill
 from scheduler.rules.share.entitlement import Entitlement, filling
+from scheduler.rules.share.families import are_as_before
 from scheduler.rules.share.plan import plan
 from scheduler.rules.stage import sharing as stage
 from scheduler.rules.state.cluster import ClusterState
@@ -95,7 +97,14 @@ class Compared:
 
 
 def command(
-    random: Random, state: ClusterState, companies: int, sizes: list[int], number: int, *, gangs: bool
+    random: Random,
+    state: ClusterState,
+    companies: int,
+    sizes: list[int],
+    number: int,
+    *,
+    gangs: bool,
+    labels: bool = False,
 ) -> Command | None:
     """What happens next: apps come, end, are killed or change their demand, executors end."""
     choice = random.random()
@@ -112,6 +121,10 @@ def command(
         if random.random() < 0.7:
             memory_mb = 256 * cores if gangs else random.choice([256, 1024])
             own = {"executor_cores": cores, "executor_memory_mb": memory_mb}
+        if labels and random.random() < 0.7:
+            how = random.choice(["avoid", "avoid", "require", "prefer_labels"])
+            own[how] = (random.choice(["zone=a", "disk", *NOBODYS]) if how != "require" else "zone=a",)
+            own["tolerate"] = ("spot",) if random.random() < 0.2 else ()
         return SubmitApp(
             app=f"app-{number}",
             company=f"c{random.randrange(companies)}",
@@ -134,10 +147,23 @@ def command(
     return ScaleApp(app=app, executors=random.choice([1, 2, 5, 12]))
 
 
-def play(seed: int, *, gangs: bool = False, tree: bool = False) -> None:
+def labelled(random: Random, each: int) -> dict[str, Any]:
+    """By what a worker is told apart; now and then it offers a further kind."""
+    labels = {"zone": random.choice("abc")} | ({"disk": "ssd"} if random.random() < 0.3 else {})
+    gpus = {"gpu": tuple([f"{each}-{number}" for number in range(2)])} if random.random() < 0.1 else {}
+    return {"labels": labels, "taints": ("spot",) if random.random() < 0.2 else (), "resources": gpus}
+
+
+NOBODYS = [f"x{number}" for number in range(9)]
+"""Labels that no worker has."""
+
+
+def play(seed: int, *, gangs: bool = False, tree: bool = False, labels: bool = False) -> None:
     """A busy cluster of workers of 16 cores, with a few companies, of which some have caps."""
     random = Random(seed)
     cluster = Cluster({"reclaim_patience_s": 5}, each_event=False, each_refusal=False)
+    if labels:
+        cluster.turn(RegisterKind(kind="gpu"))
     number, companies = 0, random.choice([2, 3, 6])
     workers = random.choice([2, 6, 15])
     names = [""]
@@ -158,7 +184,14 @@ def play(seed: int, *, gangs: bool = False, tree: bool = False) -> None:
             cluster.turn(MoveCompany(company=f"c{name}", department=random.choice(["", *names, *names, *names])))
     cluster.turn(
         *[
-            RegisterWorker(worker=f"w{each:02}", node="n", host="h", cores=16, memory_mb=65536)
+            RegisterWorker(
+                worker=f"w{each:02}",
+                node="n",
+                host="h",
+                cores=16,
+                memory_mb=65536,
+                **(labelled(random, each) if labels and seed % 3 else {}),
+            )
             for each in range(workers)
         ]
     )
@@ -168,7 +201,7 @@ def play(seed: int, *, gangs: bool = False, tree: bool = False) -> None:
         commands = []
         for _ in range(random.choice([1, 1, 3])):
             number += 1
-            each = command(random, cluster.state, companies, sizes, number, gangs=gangs)
+            each = command(random, cluster.state, companies, sizes, number, gangs=gangs, labels=labels)
             if each is not None:
                 commands.append(each)
         with suppress(CommandRejected):
@@ -203,6 +236,31 @@ def test_fillings_go_on_where_apps_of_any_kind_and_workers_come_and_go(monkeypat
         settled(seed, large=seed % 2 > 0, backfill=seed > 1)
     assert compared.found["gone on"] > 20
     assert compared.found["held"] > 100
+
+
+def test_fillings_go_on_where_demands_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the classes of all workers meet is known by other names then, if each meets as much as before."""
+    monkeypatch.setattr(fill, "EVERY", 1)
+    compared = Compared(monkeypatch)
+    found: Counter[str] = Counter()
+    alike, reclass = are_as_before, fill.Filling.reclass
+
+    def looked(*args: Any) -> bool:
+        same = alike(*args)
+        found["alike" if same else "others"] += 1
+        return same
+
+    def renamed(run: fill.Filling, become: Any) -> None:
+        found["with gpus"] += any(kind == "gpu" for room in run.rooms.number for kind, _ in room.others)
+        reclass(run, become)
+
+    monkeypatch.setattr(sharing, "are_as_before", looked)
+    monkeypatch.setattr(fill.Filling, "reclass", renamed)
+    for seed in range(30):
+        play(seed, labels=True, gangs=seed % 5 == 0, tree=seed % 7 == 0)
+    assert compared.found["gone on"] > 100
+    assert compared.found["held"] > 100
+    assert min(found[each] for each in ("alike", "others", "with gpus")) > 10, found
 
 
 def test_what_is_kept_of_a_filling_is_what_would_be_found_anew(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -336,3 +394,11 @@ def test_a_planted_bug_of_going_on_is_found(
     Compared(monkeypatch)
     with pytest.raises(AssertionError):
         settled_anew(tree=True)
+
+
+def test_a_planted_bug_of_classes_that_others_take_the_place_of_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sharing, "are_as_before", lambda *_: True)
+    monkeypatch.setattr(fill, "EVERY", 1)
+    Compared(monkeypatch)
+    with pytest.raises(AssertionError):
+        play(20, labels=True, gangs=True)

@@ -162,6 +162,21 @@ def without_windows(room: Resources) -> Resources:
     return Resources(room.cores, room.memory_mb, (*others[:-1], *plain))
 
 
+def in_place(moves: Moves) -> dict[Amounts, Amounts] | None:
+    """Class by labels alone -> the one that takes its place; None if another one does for some of its workers."""
+    found: dict[Amounts, Amounts] = {}
+    for known, become in moves.items():
+        for one in become:
+            new = _by_labels(one)
+            if found.setdefault(_by_labels(known), new) != new:
+                return None
+    return found
+
+
+def _by_labels(met: Amounts) -> Amounts:
+    return without_windows(Resources(others=met)).others
+
+
 def amounts_in(size: Resources) -> Resources:
     """The size without the demand."""
     others = size.others
@@ -251,12 +266,17 @@ def met_as(room: Resources, met: Amounts) -> Resources:
     return Resources(amounts.cores, amounts.memory_mb, (*amounts.others, *met)) if met else amounts
 
 
+def demands_besides(kind: str) -> int:
+    """How many demands a class of that kind meets besides one that it does; -1 if it meets none."""
+    return len(_members(kind)) - 1 if kind else 0
+
+
 class Classes:
     """Some classes, each of them one bit, the first one the lowest."""
 
     def __init__(self, kinds: tuple[str, ...]) -> None:
         self.bit = {kind: 1 << number for number, kind in enumerate(kinds)}
-        self.beside = {kind: len(_members(kind)) - 1 if kind else 0 for kind in kinds}
+        self.beside = {kind: demands_besides(kind) for kind in kinds}
         """How many demands the class meets besides one that it does."""
         self._named: dict[int, Amounts] = {bit: ((kind, 1),) if kind else () for kind, bit in self.bit.items()}
         self._meeting: dict[str, int] = {}

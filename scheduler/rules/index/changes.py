@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scheduler.model import events
+from scheduler.rules.entities.labels import in_place
+
+if TYPE_CHECKING:
+    from scheduler.model.resources import Amounts
+    from scheduler.rules.entities.labels import Moves
 
 OF_ONE_APP = frozenset(
     {
@@ -69,6 +74,8 @@ class LastFilling:
         """The apps that an event named since it was made, or found to hold still."""
         self.since: dict[str, None] = {}
         """The apps that an event named since it was made."""
+        self.classes: dict[Amounts, Amounts] = {}
+        """Class by labels -> the one of the filling that it took the place of since."""
 
     def mark(self, event: Any) -> None:  # noqa: ANN401 - an event of any type
         """Note what the event may change of the filling that is kept: one app, nothing, or all of it."""
@@ -83,11 +90,24 @@ class LastFilling:
         if self.kept is not None:
             self.apps[app] = self.since[app] = None
 
+    def reclass(self, moves: Moves) -> None:
+        """The workers of these classes are of others from now on (semantics P9)."""
+        become = in_place(moves)
+        if self.kept is None or become is None:
+            self.forget()
+            return
+        before = {new: self.classes.pop(old, old) for old, new in become.items()}
+        if len(before) < len(become) or not before.keys().isdisjoint(self.classes):
+            self.forget()
+        else:
+            self.classes.update(before)
+
     def keep(self, filling: Any) -> None:  # noqa: ANN401 - an `Entitlement`, which knows states
         """Keep the filling of the state as it stands."""
         if filling is not self.kept:
             self.kept = filling
             self.since.clear()
+            self.classes.clear()
         self.apps.clear()
 
     def forget(self) -> None:
@@ -95,3 +115,4 @@ class LastFilling:
         self.kept = None
         self.apps.clear()
         self.since.clear()
+        self.classes.clear()

@@ -20,6 +20,7 @@ from scheduler.rules.share.demands import (
     staying_of,
     wanted_units,
 )
+from scheduler.rules.share.families import are_as_before, reclassed
 from scheduler.rules.share.fill import (
     CompanyNode,
     Filling,
@@ -160,7 +161,7 @@ def entitlement(state: ClusterState) -> Entitlement:
     The last one is given again if nothing that changed since could make another one.
     """
     changes = state.filling
-    kept: Entitlement | None = changes.kept
+    kept = _kept(state)
     if kept is not None and not changes.apps:
         return kept
     found = _unhindered(state)
@@ -172,9 +173,26 @@ def entitlement(state: ClusterState) -> Entitlement:
     return kept
 
 
+def _kept(state: ClusterState) -> Entitlement | None:
+    """The last filling, if it may still hold: its rooms are of the classes of now, if only by name of others (P9)."""
+    changes = state.filling
+    kept: Entitlement | None = changes.kept
+    if kept is None or not changes.classes:
+        return kept
+    become = {before: now for now, before in changes.classes.items()}
+    offered = reclassed(kept.offered, become)
+    if kept.run is None or not are_as_before(kept.offered, become) or offered != _offered(state):
+        changes.forget()
+        return None
+    changes.classes.clear()
+    kept.run.reclass(become)
+    kept.offered, kept.planned = offered, None
+    return kept
+
+
 def still_holding(state: ClusterState) -> Entitlement | None:
     """The last filling, if nothing that changed since could make another one."""
-    kept: Entitlement | None = state.filling.kept
+    kept = _kept(state)
     if kept is None or any(slot.began for slot in state.slots.values()):
         return None
     return kept if all(_holds_for(state, kept, name) for name in state.filling.apps) else None
@@ -365,17 +383,22 @@ def filling(state: ClusterState) -> tuple[Entitlement, list[Handed]]:
         _add_users(state, found, admitted.get(name, []), company, queue)
     for driver in state.drivers.values():
         _count_driver(state, found, driver)
+    found.offered = _offered(state)
+    run = Filling(found.offered, found.companies.values(), state.fleet.total, tree)
+    run.run(_first(state, found, begun))
+    _note_results(found, run)
+    return found, run.handed
+
+
+def _offered(state: ClusterState) -> dict[Resources, int]:
+    """What the live workers offer beside drivers, counted by amounts."""
     rooms = state.fleet.offers()
     for name in dict.fromkeys([driver.worker for driver in state.drivers.values()]):
         worker = state.workers[name]
         if worker.status == "alive":
             tally(rooms, state.fleet.classed(name, worker.offer), -1)
             tally(rooms, state.fleet.classed(name, worker.beside_drivers), 1)
-    run = Filling(rooms, found.companies.values(), state.fleet.total, tree)
-    run.run(_first(state, found, begun))
-    found.offered = rooms
-    _note_results(found, run)
-    return found, run.handed
+    return rooms
 
 
 def _note_results(found: Entitlement, run: Filling) -> None:
@@ -454,7 +477,7 @@ def _add_users(
 
 def gone_on(state: ClusterState) -> Entitlement | None:
     """The filling, gone on from where the last one is the same; None if it begins anew."""
-    kept: Entitlement | None = state.filling.kept
+    kept = _kept(state)
     if kept is None or kept.run is None:
         return None
     going_on = GoingOn(state, kept.run, Looked(kept.leaves, kept.turned_away))

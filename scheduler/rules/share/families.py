@@ -6,10 +6,41 @@ There may be as many classes as demands in use, so their number must not count f
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from scheduler.model.resources import Amounts, Resources
-from scheduler.rules.entities.labels import amounts_in, class_in, classes_of
+from scheduler.rules.entities.labels import amounts_in, class_in, classes_of, demands_besides, met_as, met_in
+
+
+def reclassed(rooms: Mapping[Resources, int], become: Mapping[Amounts, Amounts]) -> dict[Resources, int]:
+    """The rooms, where these classes have become others."""
+    found: dict[Resources, int] = {}
+    for room, number in rooms.items():
+        met = met_in(room)
+        found[met_as(room, become[met]) if met in become else room] = number
+    return found
+
+
+def are_as_before(rooms: Iterable[Resources], become: Mapping[Amounts, Amounts]) -> bool:
+    """Whether units are taken from these rooms in the same order where these classes have become others (P1, P9).
+
+    It heeds the names of classes and how many demands they meet. Apps with a demand that only one of the two meets are
+    none of those that were handed anything.
+    """
+    classes = {met_in(room) for room in rooms}
+    unnamed = become.get((), ()) != () or () in become.values()
+    if unnamed and [room for room in rooms if amounts_in(room).others]:  # among these it comes elsewhere by its name
+        return False
+    now = {met: become.get(met, met) for met in classes}
+    if len({*now.values()}) < len(now):
+        return False
+    besides = [(_besides(met), _besides(new)) for met, new in now.items()]
+    more = {new - before for before, new in besides if before >= 0 and new >= 0}
+    return len(more) <= 1 and [now[met] for met in sorted(classes)] == sorted(now.values())
+
+
+def _besides(met: Amounts) -> int:
+    return demands_besides(met[0][0] if met else "")
 
 
 class Family:

@@ -14,9 +14,9 @@ from heapq import heapify, heappop, heapreplace
 from typing import Any, Literal, NamedTuple
 
 from scheduler.model.quota import UNBOUGHT, Quota
-from scheduler.model.resources import NOTHING, Resources
+from scheduler.model.resources import NOTHING, Amounts, Resources
 from scheduler.rules.entities.labels import amounts_in
-from scheduler.rules.share.families import Families
+from scheduler.rules.share.families import Families, reclassed
 
 Cause = Literal["", "room", "cap", "drivers"]
 """Why an app got less than its demand: no room is left for its unit, its company's cap, or its company's drivers."""
@@ -816,6 +816,12 @@ class Filling:
             for company in self.companies:
                 if company.above is not None and company.used is not NOTHING:
                     self.tree.add(company.above, company.used)
+
+    def reclass(self, become: Mapping[Amounts, Amounts]) -> None:
+        """The rooms of these classes are of others, which changes nothing but their names (semantics P9)."""
+        self.rooms = Rooms(reclassed(self.rooms.number, become))
+        for mark in self.marks:
+            mark.rooms = reclassed(mark.rooms, become)
 
     def was_tied(self, turn: Key, last: Shape, used: Resources) -> bool:
         """Whether a unit of that shape, the last one of what a user has, was one of those of equal shares (H3).

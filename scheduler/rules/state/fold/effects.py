@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from scheduler.model.events import AppRegistered, Computed
 from scheduler.model.quota import UNBOUGHT, Quota
 from scheduler.model.resources import NOTHING, Resources
@@ -166,7 +164,8 @@ def mark(facts: Facts, *workers: str) -> None:
         changed = facts.fleet.mark(name, worker.offer, worker.open_to(None), marks) or changed
         facts.demands.leave(known)
     if changed:
-        _may_be_used_by_others(facts)
+        facts.filling.forget()
+        facts.claims.review()
 
 
 def _marks(facts: Facts, worker: Worker) -> Marks:
@@ -181,9 +180,10 @@ def count_demands(facts: Facts, spec: AppRegistered, change: int) -> None:
         tally(facts.companies[spec.company].demands, demand, change)
         if moves := facts.demands.count(demand, change):
             facts.fleet.reclass(moves)
+            facts.filling.reclass(moves)
             changed = True
     if changed:
-        _may_be_used_by_others(facts, demands)
+        facts.claims.review(demands)
 
 
 def count_all_demands(facts: Facts) -> None:
@@ -191,12 +191,6 @@ def count_all_demands(facts: Facts) -> None:
     for app in facts.apps.values():
         if app.ended is None:
             count_demands(facts, app.spec, 1)
-
-
-def _may_be_used_by_others(facts: Facts, demands: Collection[str] | None = None) -> None:
-    """Apps may use other workers than before, those with these demands alone if they are stated; fillings follow."""
-    facts.filling.forget()
-    facts.claims.review(demands)
 
 
 def set_cluster(facts: Facts) -> None:
