@@ -55,8 +55,8 @@ MAX_NEAR = 10_000
 """The most executors of an app with preferred hosts: each is a request of its own."""
 MAX_MOMENT = 1 << 53
 MAX_GRACE_S = 3600
-MAX_FAILURES = 1_000
 """The longest time between SIGTERM and SIGKILL that an app can ask for (semantics G5)."""
+MAX_FAILURES = 1_000
 _EXIT_CODES = range(-(1 << 31), 1 << 31)
 SIGNALS = ("HUP", "INT", "QUIT", "TERM", "USR1", "USR2")
 """The signals that apps may ask for."""
