@@ -146,10 +146,19 @@ def _is_above(state: ClusterState, app: App) -> bool:
     return not (node.capped and not node.quota.covers(node.used, _unit(app)))
 
 
-def passes_alone(state: ClusterState, app: App) -> bool:
-    """Whether its unit passes a cap even where nothing else is held within it: one that was lowered since (H1, H12)."""
+def never_within(state: ClusterState, app: App) -> Found | None:
+    """The cap or lend limit that keeps its unit out even where nothing else is held, until it is changed (H1, H12)."""
+    if app.spec.company not in filling_of(state).companies or not _passes_alone(state, app):
+        return None
+    return "cap", "H12" if _is_above(state, app) else "H1", partial(_capped, state, app)
+
+
+def _passes_alone(state: ClusterState, app: App) -> bool:
     node, unit = filling_of(state).companies[app.spec.company], _unit(app)
     if node.capped and not node.quota.covers(NOTHING, unit):
+        return True
+    total = state.fleet.total
+    if any(not (total - each.kept).at_least(NOTHING).covers(unit) for each in _beside(state, app)):
         return True
     group = node.above
     while group is not None:
@@ -183,13 +192,16 @@ def _capped_above(state: ClusterState, app: App) -> Told:
     return text, {**_facts(state, app), "department": keeping.name}
 
 
+def _beside(state: ClusterState, app: App) -> list[GroupNode]:
+    """The departments that the app's company is not in."""
+    tree = filling_of(state).tree
+    own = {each.name for each in state.companies[app.spec.company].above}
+    return [] if tree is None else [each for name, each in tree.groups.items() if name not in own]
+
+
 def _keeping(state: ClusterState, app: App) -> GroupNode | None:
     """The department beside the app's which keeps the most cores that are not used in it."""
-    tree = filling_of(state).tree
-    if tree is None:
-        return None
-    own = {each.name for each in state.companies[app.spec.company].above}
-    beside = [each for name, each in tree.groups.items() if name not in own and each.kept.cores > each.used.cores]
+    beside = [each for each in _beside(state, app) if each.kept.cores > each.used.cores]
     return max(beside, key=lambda each: (each.kept.cores - each.used.cores, each.name), default=None)
 
 

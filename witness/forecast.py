@@ -24,15 +24,14 @@ from scheduler.rules.simulate import NEVER
 from scheduler.rules.stage.turn import Turn
 from scheduler.rules.state.preconditions import EDITIONS
 from scheduler.rules.state.records import lines, restored
-from witness.entitled_reasons import passes_alone
-from witness.pending_reasons import waits_for
+from witness.entitled_reasons import never_within
+from witness.pending_reasons import Wait, shut_out, waits_for
 
 if TYPE_CHECKING:
     from scheduler.model.commands import Command
     from scheduler.rules.entities.apps import App
     from scheduler.rules.entities.grants import Allocation
     from scheduler.rules.state.cluster import ClusterState
-    from witness.pending_reasons import Wait
 
 MOST_TURNS = 1_000
 """The most turns of a course."""
@@ -128,14 +127,29 @@ def _date(state: ClusterState, app: App) -> int | None:
     return min(dates) + 1000 * state.settings.kill_grace_s if dates else None
 
 
-def _without_end(state: ClusterState, app: App, wait: Wait) -> bool:
-    """Whether only somebody's act ends it, such as where a limit (N2) or a cap is below what the app alone asks for."""
-    if wait.cause == "cap":
-        return passes_alone(state, app)
-    if wait.cause == "beyond-limit":
-        facts = wait.tell()[1]
-        return bool(facts["asked"] > facts["most"])
-    return wait.cause in _WITHOUT_END
+def _without_end(state: ClusterState, app: App) -> Wait | None:
+    """What only somebody's act ends, of all that keeps the app waiting, though something else may be told of first.
+
+    Such as a limit (N2), a cap or what others lend to nobody (H1, H12) that leaves less than the app alone asks for.
+    """
+    wait = waits_for(state, app)
+    if wait is None or wait.cause in _WITHOUT_END or _is_too_low(wait):
+        return wait
+    company = state.queue.companies.get(app.spec.company)
+    if company is None or state.settings.admission == "open" or (app.admitted and wait.cause != "cap"):
+        return None
+    hidden = None if app.admitted else shut_out(state, company, app)
+    stays = state.fleet.live and not state.windows  # else workers that could host it come back by themselves, maybe
+    if hidden is not None and (_is_too_low(hidden) or (stays and hidden.cause in _WITHOUT_END)):
+        return hidden
+    found = never_within(state, app) if state.by_entitlement else None
+    return None if found is None else Wait(*found)
+
+
+def _is_too_low(wait: Wait) -> bool:
+    """Whether it is a limit below what the app alone asks for."""
+    facts = wait.tell()[1] if wait.cause == "beyond-limit" else {"asked": 0, "most": 0}
+    return bool(facts["asked"] > facts["most"])
 
 
 class _Earliest:
@@ -164,8 +178,7 @@ class _Earliest:
 
     def _alone(self, app: App) -> int | None:
         """The time of the app, once those of the apps that it waits for are known."""
-        wait = waits_for(self._state, app)
-        if wait is not None and _without_end(self._state, app, wait):
+        if _without_end(self._state, app) is not None:
             return None
         due = max(self._at, app.not_before, app.tries.driver_after)
         for name in app.awaits:
@@ -177,7 +190,7 @@ class _Earliest:
 
     def why_not(self, app: App) -> str:
         """What keeps the app, or one that it waits for, from starting by itself."""
-        while (wait := waits_for(self._state, app)) is not None and not _without_end(self._state, app, wait):
+        while (wait := _without_end(self._state, app)) is None:
             held = [name for name in app.awaits if self._known.get(name, 0) is None]
             if not held:
                 break

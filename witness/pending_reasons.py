@@ -173,7 +173,7 @@ def _until_admitted(state: ClusterState, app: App) -> Wait:
 
 def _not_entitled(state: ClusterState, company: CompanyQueue, app: App) -> Wait:
     """No large worker (N3), a limit (N2), others of its user (F), or what keeps it out of the filling (H2)."""
-    if (shut := _shut_out(state, company, app)) is not None:
+    if (shut := shut_out(state, company, app)) is not None:
         return shut
     found = left_out(state, app)
     if found is not None:
@@ -186,8 +186,11 @@ def _not_entitled(state: ClusterState, company: CompanyQueue, app: App) -> Wait:
     return Wait("queue", rule, partial(_queued, queue, app, ahead[0]))
 
 
-def _shut_out(state: ClusterState, company: CompanyQueue, app: App) -> Wait | None:
-    """No large worker (N3), or a limit (N2): such an app takes no part in the filling (semantics H2)."""
+def shut_out(state: ClusterState, company: CompanyQueue, app: App) -> Wait | None:
+    """No large worker (N3), or a limit (N2): such an app takes no part in the filling (semantics H2).
+
+    Of several limits, one that the app alone exceeds comes before those that are reached now.
+    """
     spec, limit = app.spec, company.limit
     if not app.need.hostable:
         fits = state.fleet.could_host(sought(app.need.least, app.need.demand))
@@ -195,7 +198,10 @@ def _shut_out(state: ClusterState, company: CompanyQueue, app: App) -> Wait | No
             return Wait("no-worker-large-enough", "N3", partial(_never_at_once, state, app))
         size = app.need.driver if fits else app.need.least
         return Wait("no-worker-large-enough", "N3", partial(_nearest, _usable(state, app), size, of_free=False))
-    if limit.limited and (over := limit.broken(spec.user, app.requested)) is not None:
+    if not limit.limited:
+        return None
+    over = limit.broken(spec.user, app.requested, alone=True) or limit.broken(spec.user, app.requested)
+    if over is not None:
         return Wait("beyond-limit", "N2", partial(_over_limit, spec.company, *over))
     return None
 

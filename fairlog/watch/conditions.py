@@ -543,6 +543,26 @@ def too_large(state: ClusterState) -> int:
     return sum(not app.need.hostable for app in state.apps.values() if app.ended is None and state.fleet.live)
 
 
+def _unlent(state: ClusterState, _: Around) -> Holds:
+    """Departments without an app that lend less than all, while apps of others wait which would fit there (H12)."""
+    keeping = {name: each for name, each in sorted(state.departments.items()) if each.kept.cores}
+    living = [app for app in state.apps.values() if app.ended is None] if keeping else []
+    for name, department in keeping.items():
+        inside = [department in state.companies[app.spec.company].above for app in living]
+        fits = [app.ready and not app.allocations() and department.kept.covers(app.need.unit) for app in living]
+        if sum(fits) and not any(inside):
+            waits = "1 app of others waits that" if sum(fits) == 1 else f"{sum(fits)} apps of others wait that"
+            yield (
+                name,
+                f"department {name} keeps {department.kept} idle by its lend limit; {waits} would fit there",
+                0,
+            )
+
+
+def _idle_there(state: ClusterState, _: Around, about: str) -> str:
+    return f"{counted(state.departments[about].kept.cores, 'core')} that others could use"
+
+
 def _no_date(state: ClusterState, _: Around) -> Holds:
     if state.by_entitlement and state.settings.reclaim_patience_s is None:
         needs = len(state.indexes.needy)
@@ -825,6 +845,14 @@ CONDITIONS: tuple[Condition, ...] = (
         "they need a larger worker than is live: `fairlog apps --reason no-worker-large-enough` lists them, `fairlog "
         "explain APP` names the nearest worker, `fairlog kill APP` ends one",
         cost=_never,
+    ),
+    Condition(
+        "unlent",
+        "warning",
+        _unlent,
+        "`fairlog department set {} --lend-limit none` lends all that it does not use",
+        cost=_idle_there,
+        many="departments keep idle what others wait for",
     ),
     Condition(
         "no_date",

@@ -69,8 +69,10 @@ def lets_everybody_in(monkeypatch: pytest.MonkeyPatch) -> None:
     """Limits of departments keep nobody out (semantics N2)."""
     of_all = CompanyLimits.broken_by
 
-    def broken(limit: CompanyLimits, user: str, *asked: tuple[Resources, int]) -> tuple[str, Broken] | None:
-        found = of_all(limit, user, *asked)
+    def broken(
+        limit: CompanyLimits, user: str, *asked: tuple[Resources, int], alone: bool = False
+    ) -> tuple[str, Broken] | None:
+        found = of_all(limit, user, *asked, alone=alone)
         return None if found is not None and found[1].department else found
 
     monkeypatch.setattr(CompanyLimits, "broken_by", broken)

@@ -184,8 +184,8 @@ def caps_of_departments_bound_nobody(patch: pytest.MonkeyPatch) -> None:
 def limits_of_departments_keep_nobody_out(patch: pytest.MonkeyPatch) -> None:
     broken_by = CompanyLimits.broken_by
 
-    def broken(limit: CompanyLimits, *asked: Any) -> tuple[str, Broken] | None:
-        found = broken_by(limit, *asked)
+    def broken(limit: CompanyLimits, *asked: Any, **how: Any) -> tuple[str, Broken] | None:
+        found = broken_by(limit, *asked, **how)
         return None if found is not None and found[1].department else found
 
     patch.setattr(CompanyLimits, "broken_by", broken)

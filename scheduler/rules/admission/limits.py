@@ -63,8 +63,11 @@ class Ceiling(NamedTuple):
     kinds: tuple[tuple[str, int], ...] = ()
     """The largest amounts of further kinds, sorted (semantics R4)."""
 
-    def broken(self, standing: Occupation, request: Resources, apps: int = 1) -> Broken | None:
-        """The first limit that one more app of that request breaks; with 0 `apps`, more of an admitted one."""
+    def broken(self, standing: Occupation, request: Resources, apps: int = 1, *, alone: bool = False) -> Broken | None:
+        """The first limit that one more app of that request breaks; with 0 `apps`, more of an admitted one.
+
+        `alone`: the first that it breaks even where nobody claims anything.
+        """
         for name, limit, present, asked in (
             ("max_running_apps", self.max_running_apps, standing.apps, apps),
             ("max_cores", self.max_cores, standing.claimed.cores, request.cores),
@@ -74,7 +77,7 @@ class Ceiling(NamedTuple):
                 for kind, limit in self.kinds
             ],
         ):
-            if limit is not None and asked and present + asked > limit:
+            if limit is not None and asked and (0 if alone else present) + asked > limit:
                 return Broken(name, present, limit, asked)
         return None
 
@@ -125,24 +128,25 @@ class CompanyLimits:
             if ceiling is not None:
                 self.ceilings[user.user] = ceiling, user.standing
 
-    def broken(self, user: str, request: Resources, apps: int = 1) -> tuple[str, Broken] | None:
+    def broken(self, user: str, request: Resources, apps: int = 1, *, alone: bool = False) -> tuple[str, Broken] | None:
         """The limit that keeps an app of the user with that request out now, after its holder (semantics N2).
 
         The holder is the user, or "" for the company. With 0 `apps`, the limit against more for an admitted app.
+        `alone`: the limit that keeps it out whatever else ends.
         """
-        return self.broken_by(user, (request, apps), (request, apps))
+        return self.broken_by(user, (request, apps), (request, apps), alone=alone)
 
     def broken_by(
-        self, user: str, of_user: tuple[Resources, int], of_company: tuple[Resources, int]
+        self, user: str, of_user: tuple[Resources, int], of_company: tuple[Resources, int], *, alone: bool = False
     ) -> tuple[str, Broken] | None:
         """As `broken`, of what so many more apps of the user, and of the whole company, request in all."""
-        own = self.ceilings.get(user)
-        if own is not None and (broken := own[0].broken(own[1], *of_user)) is not None:
+        own, all_of = self.ceilings.get(user), self._standing
+        if own is not None and (broken := own[0].broken(own[1], *of_user, alone=alone)) is not None:
             return user, broken
-        if self.ceiling is not None and (broken := self.ceiling.broken(self._standing, *of_company)) is not None:
+        if self.ceiling is not None and (broken := self.ceiling.broken(all_of, *of_company, alone=alone)) is not None:
             return "", broken
         for name, ceiling, standing in self.above:
-            broken = ceiling.broken(standing, *of_company)
+            broken = ceiling.broken(standing, *of_company, alone=alone)
             if broken is not None:
                 return "", broken._replace(department=name)
         return None

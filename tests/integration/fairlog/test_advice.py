@@ -36,6 +36,7 @@ OTHERWHERE = {
     "worker_unwell": "tests/integration/workers/test_unfit.py mends what the worker names",
     "disk": "tests/integration/fairlog/test_advice.py frees space on a small disk, where it may mount one",
     "worker_disk": "tests/integration/fairlog/test_advice.py does the same for a worker's",
+    "unlent": "tests/unit/fairlog/watch/test_conditions.py lends what a department keeps, and it ends",
     "other_up": "tests/integration/fairlog/test_advice.py names one of two",
 }
 """Condition -> where its advice is carried out instead."""

@@ -10,6 +10,7 @@ from scheduler.model.commands import (
     AddDepartment,
     AddWindow,
     ChangeCompany,
+    ChangeDepartment,
     Command,
     EndApp,
     EndedExecutor,
@@ -158,6 +159,33 @@ def test_an_app_that_alone_exceeds_a_lowered_limit_has_no_start() -> None:
     assert of(cluster, "y") == Estimate(None, None, None, said)
     cluster.turn(SetLimit(scope="company", name="max_cores", value=8, company="a"))
     assert of(cluster, "y").earliest == cluster.state.at
+
+
+def test_what_no_end_lifts_is_told_though_something_else_is_reached_first() -> None:
+    """Semantics N2, J4: a limit that is reached now, or a date, hides no other one that the app alone exceeds."""
+    one = SetLimit(scope="user", name="max_running_apps", value=1, company="a", user="*")
+    late = replace(submit("late", cores=8), begin=900_000)
+    cluster = played(one, submit("x", cores=4), submit("y", cores=8), submit("z", cores=4), late)
+    assert of(cluster, "y").earliest == of(cluster, "z").earliest == cluster.state.at
+    cluster.turn(SetLimit(scope="company", name="max_cores", value=6, company="a"))
+    assert (of(cluster, "y").earliest, of(cluster, "z").earliest) == (None, cluster.state.at)
+    said = "`fairlog limit set max_cores=8 --company a` raises it"
+    assert of(cluster, "y").why.endswith(said)
+    assert explain(facts(cluster), "y")["waitsFor"]["text"].endswith(said)
+    assert of(cluster, "late").why.endswith(said)
+
+
+def test_who_is_left_nothing_by_what_others_lend_to_nobody_has_no_start() -> None:
+    """Semantics H12: the department lends nothing, and keeps the whole cluster though it is idle."""
+    cluster = played()
+    cluster.turn(AddDepartment(department="r", cores=16, memory_mb=65536), MoveCompany(company="b", department="r"))
+    cluster.turn(ChangeDepartment(department="r", lend_limit="0%"))
+    cluster.turn(submit("y", cores=4))
+    found = of(cluster, "y")
+    assert (found.earliest, found.latest) == (None, None)
+    assert found.why.endswith("`fairlog department set r --lend-limit PART` lends more")
+    cluster.turn(ChangeDepartment(department="r", lend_limit="50%"))
+    assert "y.0" in cluster.state.executors
 
 
 def test_the_limit_to_raise_is_named_by_its_holder() -> None:

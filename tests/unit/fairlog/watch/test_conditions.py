@@ -32,9 +32,12 @@ from fairlog.watch.surroundings import RepeatedLooks, look_around, short_of, sin
 from recovery.failover.lease import Member
 from recovery.replay.bounds import moment
 from scheduler.model.commands import (
+    AddDepartment,
+    ChangeDepartment,
     ChangeEdition,
     ConfigureCluster,
     LoseWorker,
+    MoveCompany,
     Private,
     RegisterCompany,
     RegisterWorker,
@@ -487,6 +490,44 @@ def test_a_window_is_in_the_way_since_it_was_added_and_what_runs_was_granted() -
     assert one.since == NOW + 5 * MIN_MS
 
 
+def keeping(lend_limit: str, *, cores: int = 8) -> ClusterState:
+    """A cluster of 8 cores, of which an idle department lends so much, and an app of another company."""
+    state = ClusterState()
+    turn = Turn(state, NOW)
+    for command in (
+        ChangeEdition(edition=3),
+        RegisterCompany(company="acme", borrow=True),
+        RegisterCompany(company="lab", cores=8, memory_mb=1 << 14),
+        AddDepartment(department="r", cores=8, memory_mb=1 << 14, lend_limit=lend_limit),
+        MoveCompany(company="lab", department="r"),
+        RegisterWorker(worker="w0", node="n", host="h", cores=8, memory_mb=1 << 14),
+        SubmitApp(app="a0", company="acme", user="ann", cores=cores, tasks=1, command=("true",)),
+    ):
+        turn.take(command)
+    turn.settle()
+    return state
+
+
+def test_a_department_that_keeps_its_share_idle_is_named_while_others_wait_for_it() -> None:
+    [one] = found(keeping("0%"), GOOD)
+    assert (one.condition, one.about, one.cost) == ("unlent", "r", "8 cores that others could use")
+    assert one.sentence == (
+        "department r keeps 8 cores and 16384 MiB idle by its lend limit; 1 app of others waits that would fit there"
+    )
+    assert one.do == "`fairlog department set r --lend-limit none` lends all that it does not use"
+    lent = keeping("0%")
+    turn = Turn(lent, NOW + 1)
+    turn.take(ChangeDepartment(department="r", lend_limit="none"))
+    turn.settle()
+    assert "a0.0" in lent.executors
+    assert found(lent, GOOD) == []
+    used = keeping("0%")
+    turn = Turn(used, NOW + 1)
+    turn.take(SubmitApp(app="own", company="lab", user="zoe", cores=1, tasks=1, command=("true",)))
+    turn.settle()
+    assert found(used, GOOD) == []
+
+
 def every_condition() -> list[Found]:
     """All conditions, each as it is found in a state and in surroundings where nothing is well."""
     state = a_state(workers=2, apps=1, cores=8)
@@ -517,6 +558,7 @@ def every_condition() -> list[Found]:
     lending.apply(ClusterConfigured(reclaim_patience_s=None), NOW)
     each = [
         *found(lending, GOOD),
+        *found(keeping("0%"), GOOD),
         *found(an_unwell_worker(), GOOD),
         *found(with_window(NOW, None), GOOD),
         *found(state, bad),
