@@ -15,6 +15,7 @@ from scheduler.model.text import few
 from scheduler.rules.command.windows import barred
 from scheduler.rules.entities.labels import met_by
 from scheduler.rules.index.closings import grace_of
+from scheduler.rules.share.demands import may_have_another
 from scheduler.rules.share.entitlement import Entitlement, entitlement
 from scheduler.rules.stage.needs import runs_for_s
 from scheduler.rules.stage.room import Gathering, Seeking
@@ -379,6 +380,8 @@ def stands(state: ClusterState, app: App) -> AppStands | None:
     else:
         are = "is" if due == "1 core" else "are"
         text = f"The app holds {mine.held.cores} of the {due} that {are} its own"
+        if app.executors and not may_have_another(app):
+            text += "; it requests no further executor"
     if mine.leaving != NOTHING:
         told = (one for one in app.executors.values() if one.status == "stopping" and one.deadline)
         text += f"; {_amounts(mine.leaving, kinds)} leave{_until(state, told)}"

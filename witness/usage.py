@@ -24,6 +24,7 @@ from scheduler.model.events import (
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.entities.apps import NO_SPENT, App, Spent
 from scheduler.rules.state.cluster import ClusterState
+from scheduler.rules.view.standings import usable
 
 FAR_MS = 1 << 62
 """Later than any time."""
@@ -40,7 +41,7 @@ class AppUsage:
     ready_at: int
     """The time when it became ready; its waiting counts from there (semantics J2)."""
     demand: Resources = NOTHING
-    """Its current request, none unless it is ready and has not ended; for unlimited cores, at least what it holds."""
+    """What it can use now (semantics H2), none unless it is ready and has not ended."""
     admitted_at: int | None = None
     started_at: int | None = None
     """The time of its first grant."""
@@ -208,12 +209,12 @@ def _update(account: AppUsage, app: App | None, at: int) -> None:
         account.demand, account.requested = NOTHING, NOTHING
         account.granted = NOTHING if app is None else app.granted
         return
-    account.demand = app.requested if app.ready else NOTHING
+    account.demand = usable(app) if app.ready else NOTHING
     account.ready = app.ready
     account.ready_at = app.readied_at or app.submitted_at
     account.granted = app.granted
     account.asked_cores = max(account.asked_cores, app.requested.cores)
-    account.requested = account.demand if app.admitted else NOTHING
+    account.requested = app.requested if app.ready and app.admitted else NOTHING
     account.admitted_at = app.admitted_at or None
     if account.started_at is None and app.granted.cores:
         account.started_at = at

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from scheduler.model.resources import NOTHING, Resources
-from scheduler.rules.share.demands import wanted_units
+from scheduler.rules.share.demands import may_have_another, wanted_units
 from scheduler.rules.share.entitlement import Entitlement, entitlement
 
 if TYPE_CHECKING:
@@ -37,13 +37,14 @@ Side = tuple[str, str]
 
 
 def standing_of(app: App, entitled: Entitlement) -> Standing:
-    """How one app stands; its driver, which stays, counts as entitled while it stands (semantics H2)."""
-    each = app.need.executor
+    """How one app stands; its driver, which stays, counts as entitled while it stands (semantics H2).
+
+    It is below only where it may have another executor.
+    """
     standing_driver = NOTHING if app.driver is None else app.driver.resources
     waiting = app.unplaced_driver if app.ready and not app.over else NOTHING
-    due = each * entitled.units(app) + standing_driver
-    if entitled.is_driven(app):
-        due += waiting
+    driver_due = waiting if entitled.is_driven(app) else NOTHING
+    due = _amounts(app, entitled.units(app)) + standing_driver + driver_due
     held = leaving = NOTHING
     for one in app.executors.values():
         if one.status == "stopping":
@@ -53,9 +54,30 @@ def standing_of(app: App, entitled: Entitlement) -> Standing:
     held += standing_driver
     wanted = NOTHING
     if app.ready and not app.over and app.need.hostable:
-        wanted = each * wanted_units(app) + waiting
+        wanted = _amounts(app, wanted_units(app)) + waiting
     demand = wanted + standing_driver
-    return Standing(demand, due, held, leaving, (held - due).at_least(NOTHING), (due - held).at_least(NOTHING))
+    most = due if may_have_another(app) else held + driver_due
+    return Standing(demand, due, held, leaving, (held - due).at_least(NOTHING), (most - held).at_least(NOTHING))
+
+
+def usable(app: App) -> Resources:
+    """What an app could hold now: its demand with its driver, and what it holds where it may have no more (H2)."""
+    if app.over:
+        return app.granted
+    if app.spec.cores is None:  # unlimited
+        return app.requested
+    if not may_have_another(app):
+        return app.granted + app.unplaced_driver
+    return _amounts(app, wanted_units(app)) + (app.spec.driver or NOTHING)
+
+
+def _amounts(app: App, units: int) -> Resources:
+    """So many of its smallest executors; of growing ones the memory is at most what it requests (semantics S5)."""
+    found = app.need.executor * units
+    if not app.need.growing:
+        return found
+    requested = app.requested - (app.spec.driver or NOTHING)
+    return Resources(found.cores, min(found.memory_mb, requested.memory_mb), found.others)
 
 
 def standings(state: ClusterState, entitled: Entitlement | None = None) -> dict[Side, Standing]:

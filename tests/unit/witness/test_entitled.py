@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import pytest
 from msgspec import to_builtins
@@ -75,6 +76,17 @@ def lent(*more: Command) -> Cluster:
 
 def of_type(cluster: Cluster, kind: type[Event]) -> list[Event]:
     return [logged.event for logged in cluster.log if isinstance(logged.event, kind)]
+
+
+def test_who_may_have_no_further_executor_is_not_below_and_is_told_so() -> None:
+    asked: dict[str, Any] = {"executor_memory_mb": 1024, "executor_limit": 1}
+    other = RegisterWorker(worker="w2", node="n2", host="h2", cores=16, memory_mb=65536)
+    cluster = played(other, SubmitApp(app="x", company="a", user="u", cores=32, tasks=32, command=("true",), **asked))
+    standing = explain(facts(cluster), "x")["standing"]
+    assert standing["text"] == "The app holds 16 of the 32 cores that are its own; it requests no further executor."
+    a = to_builtins(shares(cluster.state))["companies"][0]
+    assert [a[f"{name}Cores"] for name in ("entitled", "held", "below")] == [32, 16, 0]
+    assert [a[f"{name}Memory"] for name in ("demand", "entitled", "held", "below")] == [2048, 2048, 1024, 0]
 
 
 def test_a_claimant_is_told_in_one_sentence_what_is_its_own_and_by_when() -> None:

@@ -71,6 +71,44 @@ def test_who_asks_for_no_executor_does_not_wait_for_one() -> None:
     assert (acme["admitted"], acme["stillWaiting"], acme["waitLongestMs"]) == (1, 0, 0)
 
 
+def asking(**asked: Any) -> Cluster:
+    """Two workers of 8 cores, of which an app that asks for 16 cores, and for what is `asked`, has what it gets."""
+    cluster = Cluster()
+    cluster.company("acme")
+    for name in ("w1", "w2"):
+        cluster.worker(name, 8)
+    cluster.turn(SubmitApp(app="a", company="acme", user="ann", cores=16, tasks=16, command=("true",), **asked))
+    return cluster
+
+
+@pytest.mark.parametrize(
+    ("asked", "demand"),
+    [
+        ({"executor_limit": 0}, 0),
+        ({"executor_memory_mb": 1024, "executor_limit": 0}, 0),
+        ({"executor_memory_mb": 1024, "executor_limit": 1}, 8),
+        ({"executor_memory_mb": 1024}, 16),
+    ],
+)
+def test_what_an_app_may_not_have_is_owed_to_nobody(asked: dict[str, Any], demand: int) -> None:
+    cluster = asking(**asked)
+    begun_at = cluster.state.at
+    cluster.turn(after_s=60)
+    cluster.company("later")
+    acme = row(report(cluster, first=Bound(at=begun_at)), company="acme")
+    assert (acme["demandCores"], acme["shortfallCoreS"]) == (demand, 0)
+
+
+def test_what_an_executor_left_for_want_of_tasks_is_owed_to_nobody() -> None:
+    cluster = asking(executor_cores=8, executor_memory_mb=1024)
+    cluster.ended("a.1", done=True)
+    begun_at = cluster.state.at
+    cluster.turn(after_s=60)
+    cluster.company("later")
+    acme = row(report(cluster, first=Bound(at=begun_at)), company="acme")
+    assert (acme["demandCores"], acme["grantedCores"], acme["shortfallCoreS"]) == (8, 8, 0)
+
+
 def test_a_slowdown_is_time_here_by_run_time_and_short_runs_count_as_ten_seconds() -> None:
     found = report(two_companies())
     assert row(found, company="tiny")["boundedSlowdown"]["mean"] == pytest.approx(31 / 20, abs=1e-3)
