@@ -68,7 +68,7 @@ MEANING: Mapping[Verb, str] = {
     "lead": "declare workers and owners lost",
 }
 
-_VERB_OF: Mapping[type[Any], Verb] = {
+VERB_OF: Mapping[type[Any], Verb] = {
     commands.SubmitApp: "submit",
     commands.ScaleApp: "submit",
     commands.ExtendApp: "submit",
@@ -142,7 +142,7 @@ def asked(  # noqa: C901 - one case a kind of command
     state: ClusterState, command: Command, by: By
 ) -> tuple[Verb, Subject]:
     """The verb of the command for the sender, and whom it concerns."""
-    verb, subject = _VERB_OF[type(command)], Subject()
+    verb, subject = VERB_OF[type(command)], Subject()
     match command:
         case commands.SubmitApp(company=company, user=user):
             subject = Subject(company, user)

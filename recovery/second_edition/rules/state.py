@@ -217,7 +217,7 @@ class ClusterState:
         Raises: InvariantViolated naming the position and the rule if the event contradicts the state (see
         `preconditions`); nothing is changed then.
         """
-        holds, fold, done = _FOLDS[type(event)]
+        holds, fold, done = _FOLDS.get(type(event), _OF_LATER_EDITIONS)
         broken = holds(self, event) if at >= self.at else ("T2", f"time {at} is before {self.at}")
         if broken is not None:
             rule, why = broken
@@ -1653,6 +1653,12 @@ _ASKED: dict[type[Event], str] = {
 """What an account did with an app, by the first event of its command (semantics I1)."""
 _FOLDS = {kind: (PRECONDITIONS[kind], fold, _ASKED.get(kind, "")) for kind, fold in ClusterState.folds().items()}
 """Type of event -> its precondition, what folds it, and what an account did with an app by it."""
+_OF_LATER_EDITIONS: tuple[Callable[..., Any], Callable[..., Any], str] = (
+    lambda *_: ("H8", "it is no event of this edition"),
+    lambda *_: None,
+    "",
+)
+"""For the others, which an altered log may have."""
 
 
 def _facts(entity: Any, *links: str) -> dict[str, Any]:  # noqa: ANN401 - a dataclass

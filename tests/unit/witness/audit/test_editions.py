@@ -6,7 +6,23 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.model.commands import ChangeEdition, Command, RegisterCompany, RegisterWorker, SubmitApp
+from recovery.second_edition.rules.permission import VERB_OF
+from scheduler.model.commands import (
+    AddAccount,
+    AddDepartment,
+    AddWindow,
+    ChangeDepartment,
+    ChangeEdition,
+    Command,
+    MoveCompany,
+    RegisterCompany,
+    RegisterWorker,
+    RemoveDepartment,
+    RemoveWindow,
+    RequeueApp,
+    StartedExecutor,
+    SubmitApp,
+)
 from scheduler.model.errors import InvalidCommand
 from scheduler.model.events import AppAdmitted, ClusterConfigured, EditionChanged, ExecutorAllocated
 from scheduler.model.sender import local
@@ -15,7 +31,8 @@ from scheduler.rules.stage.turn import Turn
 from scheduler.rules.state.cluster import ClusterState
 from scheduler.rules.state.records import lines, restored
 from scheduler.store.codec import Fact, encode_turn, read_export, told
-from tests.unit.recorded import edited, rechained
+from tests.property.given import Cluster
+from tests.unit.recorded import edited, facts, rechained
 from witness.audit.audit import Audit, audit
 from witness.whatif import Rules, replayed
 
@@ -86,6 +103,47 @@ def test_nobody_had_to_leave_by_a_date_and_nobody_has_to(file: Path) -> None:
     stated = log[changed + 1].event
     assert isinstance(stated, ClusterConfigured)
     assert stated.reclaim_patience_s is None
+
+
+LATER: tuple[Command, ...] = (
+    AddDepartment(department="all"),
+    ChangeDepartment(department="all", part="1/2"),
+    MoveCompany(company="acme", department="all"),
+    AddWindow(window="move", workers=("w",), begin=10**9, end=2 * 10**9),
+    RemoveWindow(window="move"),
+    RequeueApp(app="app", task=0, executor="app.0", reason="again"),
+    RequeueApp(app="app", reason="again"),
+    MoveCompany(company="acme", department=""),
+    RemoveDepartment(department="all"),
+)
+"""Commands that earlier editions do not know, each of which has an event that they do not know."""
+
+
+@pytest.mark.parametrize("accounts", [False, True])
+@pytest.mark.parametrize("last", range(len(LATER)), ids=lambda last: type(LATER[last]).__name__)
+def test_a_log_whose_change_of_edition_was_taken_out_is_accused_of_what_came_later(
+    last: int, *, accounts: bool
+) -> None:
+    """It says of itself that it is an earlier edition's; what that one does not know is found and breaks nothing."""
+    cluster = Cluster()
+    cluster.turn(RegisterCompany(company="acme"), by=local(0))
+    cluster.worker("w", 8)
+    cluster.turn(
+        SubmitApp(app="app", company="acme", user="ann", tasks=1, cores=4, command=("true",), retries=9), by=local(0)
+    )
+    cluster.turn(StartedExecutor(executor="app.0"))
+    if accounts:
+        cluster.turn(AddAccount(account="op/root"), by=local(0))
+    for command in LATER[: last + 1]:
+        cluster.turn(command, by=local(0))
+    later = facts(cluster)
+    assert audit(later) == []
+    first = next(number for number, fact in enumerate(later) if isinstance(fact.command, type(LATER[0])))
+    log = rechained([fact for fact in later if not isinstance(fact.event, EditionChanged)])
+    found = {each.seq for each in audit(log)}
+    unknown = {fact.seq for fact in log[first - 1 :] if fact.command is not None and type(fact.command) not in VERB_OF}
+    assert len(unknown) == last + 1
+    assert unknown <= found
 
 
 def test_a_state_of_an_earlier_edition_is_read_back() -> None:
