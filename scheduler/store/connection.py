@@ -99,7 +99,7 @@ def connect(url: str) -> Redis:
         return Redis.from_url(url, **options)
     except ValueError as error:
         raise UnsuitableStore(
-            f"the store's URL must begin with redis://, rediss://, unix:// or {SENTINEL}, not {url!r}"
+            f"the store's URL must begin with redis://, rediss://, {SENTINEL}, {SENTINEL_TLS} or unix://, not {url!r}"
         ) from error
 
 
