@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 # Many tests wait for child processes, so use more test processes than cores.
-TEST_PROCESSES ?= 6
+TEST_PROCESSES ?= 5
 
 .PHONY: demo demo-spark test test-compiled test-spark spark-python test-clients properties simulate explore chaos hosts lint measures bench lock clean
 .DELETE_ON_ERROR:
