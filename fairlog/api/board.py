@@ -34,7 +34,7 @@ from scheduler.model.answers import (
 )
 from scheduler.model.causes import CAUSES
 from scheduler.model.commands import ConfigureCluster
-from scheduler.model.errors import InvalidCommand, UnknownApp, nearest
+from scheduler.model.errors import InvalidCommand, UnknownApp
 from scheduler.model.sender import NOBODY, By
 from scheduler.rules.command.permission import MATRIX, WITH_REASON, Subject, companies_of, may_read
 from scheduler.rules.view.views import past_runs
@@ -304,15 +304,8 @@ class Board:
         kind: str = "",
         limit: int = 100,
     ) -> Viewed:
-        """The events that pass before a position, the newest first, without private parts, and where to go on.
-
-        `kind`: their types, separated by commas. Raises: InvalidCommand for one that no event has.
-        """
+        """The events that pass before a position, the newest first, without private parts, and where to go on."""
         self.check(who)
-        for name in kind.split(",") if kind else ():
-            if name not in events.EVENT_TYPES:
-                near = nearest(name, events.EVENT_TYPES)
-                raise InvalidCommand(f"no event is of type {name[:80]!r}; {near}`fairlog log` prints them")
         app = self._handlers.sender.app_named(app)
 
         def look() -> tuple[Seen, Any]:

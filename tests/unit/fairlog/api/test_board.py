@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import fakeredis
-import pytest
 
 from fairlog.api.board import Board
 from scheduler.model.commands import RegisterCompany
-from scheduler.model.errors import InvalidCommand
 from scheduler.model.sender import local
 from tests.unit.fairlog.api.served import ACME, served
 from tests.waiting import HOPELESS_S
+
+if TYPE_CHECKING:
+    import pytest
 
 
 def test_events_are_read_once_for_a_moment_for_all_who_ask_for_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,11 +29,3 @@ def test_events_are_read_once_for_a_moment_for_all_who_ask_for_the_same(monkeypa
         monkeypatch.setattr(Board._shared, "__kwdefaults__", {"kept_s": -1.0})
         board = Board(api)
         assert board.entries(local(0)).body != first.body
-
-
-def test_events_of_a_type_that_there_is_not_are_refused_with_the_nearest() -> None:
-    with served(fakeredis.FakeRedis(server=fakeredis.FakeServer())) as api:
-        assert Board(api).entries(local(0), kind="AppAdmitted,AppRemoved").body
-        for kind in ("AppAdmited", "AppRemoved,AppAdmited"):
-            with pytest.raises(InvalidCommand, match="no event is of type 'AppAdmited'; did you mean 'AppAdmitted'"):
-                Board(api).entries(local(0), kind=kind)
