@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from fairlog.cli import render
-from fairlog.cli.choice import Filter, check_names, filter_options, shown_state, waited_ms
+from fairlog.cli.choice import Filter, filter_options, shown_state, waited_ms
 from fairlog.cli.params import P, R, WholeNumber, flag, number_option, read_time, text_option
 from fairlog.cli.times import this_month, time_of
 from fairlog.efficiency import part, percent
@@ -215,13 +215,13 @@ def show_apps(source: Source, wanted: AppFilter, columns: Columns, *, as_json: b
     if columns.watch:
         if as_json or source.past or wanted.ended:
             raise click.UsageError("--watch shows the present in a table; leave out --json, --ended, --at and FILE")
-        check_names(source.ask, wanted.filter.company, wanted.filter.user)
+        wanted.filter.check_names(source.ask)
         render.watch(lambda: table(columns, found(source, wanted, columns)), every_s=WATCH_S)
         return
     if as_json:
         records = found(source, wanted, columns)
         if not records:
-            check_names(source.ask, wanted.filter.company, wanted.filter.user)
+            wanted.filter.check_names(source.ask)
         render.print_json(records)
         return
     empty = "No app is pending, waiting or running."
@@ -234,7 +234,7 @@ def show_apps(source: Source, wanted: AppFilter, columns: Columns, *, as_json: b
     spare = [name.upper() for name in SPARE] if columns.names in (USUAL, USUAL_ENDED) else ()
     shown = (rows(columns, records) for records in listed if records)
     if not render.print_parts(headings, shown, spare=spare, bare=columns.bare):
-        check_names(source.ask, wanted.filter.company, wanted.filter.user)
+        wanted.filter.check_names(source.ask)
         render.say(empty) if columns.for_program else click.echo(empty)
 
 

@@ -74,6 +74,10 @@ class Filter(NamedTuple):
             and (not self.state or shown_state(app) in self.state)
         )
 
+    def check_names(self, ask: Callable[[str], Any]) -> None:
+        """As `check_names`, of its company and user."""
+        check_names(ask, self.company, self.user)
+
 
 def check_names(ask: Callable[[str], Any], company: str | None, user: str | None) -> None:
     """Say of a filter that chose nothing if it names nobody; `ask` answers views. Raises: UnknownCompany, UnknownUser.
@@ -206,7 +210,7 @@ def matching(session: Session, chosen: Choice) -> list[Record]:
     named = set(known_ids(session, chosen.names))
     found = [app for app in listed if chosen.filter.takes(app) and (not named or app["app"] in named)]
     if not found:
-        check_names(session.ask, chosen.filter.company, chosen.filter.user)
+        chosen.filter.check_names(session.ask)
     return found
 
 

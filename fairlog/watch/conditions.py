@@ -6,6 +6,7 @@ Finding them reads no clock and no store.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -545,18 +546,15 @@ def too_large(state: ClusterState) -> int:
 
 def _unlent(state: ClusterState, _: Around) -> Holds:
     """Departments without an app that lend less than all, while apps of others wait which would fit there (H12)."""
-    keeping = {name: each for name, each in sorted(state.departments.items()) if each.kept.cores}
-    living = [app for app in state.apps.values() if app.ended is None] if keeping else []
-    for name, department in keeping.items():
-        inside = [department in state.companies[app.spec.company].above for app in living]
-        fits = [app.ready and not app.allocations() and department.kept.covers(app.need.unit) for app in living]
-        if sum(fits) and not any(inside):
-            waits = "1 app of others waits that" if sum(fits) == 1 else f"{sum(fits)} apps of others wait that"
-            yield (
-                name,
-                f"department {name} keeps {department.kept} idle by its lend limit; {waits} would fit there",
-                0,
-            )
+    used = {each.name for company in state.companies.values() if company.apps for each in company.above}
+    idle = {name: each.kept for name, each in sorted(state.departments.items()) if each.kept.cores and name not in used}
+    living = [app for app in state.apps.values() if app.ended is None] if idle else []
+    units = Counter([app.need.unit for app in living if app.ready and not app.allocations()])
+    for name, kept in idle.items():
+        fits = sum(number for unit, number in units.items() if kept.covers(unit))
+        if fits:
+            waits = "1 app of others waits that" if fits == 1 else f"{fits} apps of others wait that"
+            yield name, f"department {name} keeps {kept} idle by its lend limit; {waits} would fit there", 0
 
 
 def _idle_there(state: ClusterState, _: Around, about: str) -> str:

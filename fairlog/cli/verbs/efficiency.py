@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from fairlog.cli import render
-from fairlog.cli.choice import Filter, check_names, filter_options
+from fairlog.cli.choice import Filter, filter_options
 from fairlog.cli.decorators import on_log
 from fairlog.cli.params import as_json, number_option, read_time
 from fairlog.efficiency import LEVELS, Level, peak, percent
@@ -59,7 +59,7 @@ def efficiency(
         and (until is None or app["submittedAt"] <= until)
     ]
     if not apps:
-        check_names(source.ask, wanted.company, wanted.user)
+        wanted.check_names(source.ask)
     kind = cast("Level", by)
     rows = judged(apps, kind)[:limit]
     if as_json:

@@ -23,7 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairlog.compat.slurm.steps import PLACES
+from fairlog.compat.slurm.steps import PLACES, next_of_stdin
 from fairlog.engines.mpi_node import (
     AGAIN_S,
     FIRST_WORDS_S,
@@ -436,7 +436,7 @@ class ReachedNode:
                 self._hear(frame)
             if 0 in ready:
                 self._may_read = False
-                wire.say(INPUT, _read_input())
+                wire.say(INPUT, next_of_stdin())
             if wire.gone and self._code is None:
                 sys.stderr.write(f"srun: error: {node} is gone before its processes have ended\n")
                 self._code = _GONE
@@ -462,13 +462,6 @@ def _folder() -> str:
         return os.getcwd()  # noqa: PTH109 (a name)
     except FileNotFoundError:
         return "/"
-
-
-def _read_input() -> bytes:
-    try:
-        return os.read(0, _CHUNK)
-    except OSError:
-        return b""
 
 
 def _write_all(kind: int, rest: bytes) -> None:

@@ -16,7 +16,16 @@ from fairlog.compat.slurm import sbatch, times
 from fairlog.compat.slurm.batch import node_program
 from fairlog.compat.slurm.nodes import hosts_of, node_here
 from fairlog.compat.slurm.sbatch import SbatchOptions
-from fairlog.compat.slurm.steps import PART, StepPart, has_nodes, part_here, shared_files, spread
+from fairlog.compat.slurm.steps import (
+    PART,
+    StepPart,
+    check_processes,
+    has_nodes,
+    next_of_stdin,
+    part_here,
+    shared_files,
+    spread,
+)
 from fairlog.compat.slurm.tables import SRUN, VARIABLES
 from fairlog.compat.slurm.words import (
     Given,
@@ -386,7 +395,7 @@ class SrunStep:
         pipes = [process.stdin for process in self.processes if process.stdin]
 
         def pass_on() -> None:
-            while pipes and (part := _next_part()):
+            while pipes and (part := next_of_stdin()):
                 for pipe in list(pipes):
                     try:
                         pipe.write(part)
@@ -526,20 +535,8 @@ def _part_on_node(asked: SbatchOptions) -> StepPart:
     usual = int(os.environ.get("SLURM_NTASKS") or 1)
     tasks = asked.number("ntasks", asked.number("ntasks-per-node", usual))
     most = max(int(os.environ.get(name) or 1) for name in ("SLURM_NTASKS", "SLURM_CPUS_ON_NODE"))
-    if tasks > most and "overcommit" not in asked:
-        raise SlurmError(
-            f"Unable to create step for job {os.environ['SLURM_JOB_ID']}: More processors requested than permitted"
-            f" ({tasks} of {most}; --overcommit starts them nevertheless)"
-        )
+    check_processes(asked, tasks, most)
     return StepPart(0, [tasks], hosts_of(os.environ.get("SLURM_JOB_NODELIST", "")), _next_number())
-
-
-def _next_part() -> bytes:
-    """What is to be read next of stdin; empty at its end, and where there is none."""
-    try:
-        return os.read(0, 1 << 16)
-    except OSError:
-        return b""
 
 
 def _next_number() -> int:

@@ -75,12 +75,25 @@ def spread(asked: SbatchOptions) -> tuple[list[int], list[int], list[str]]:
     shares = sbatch.shares(tasks, len(ranks))
     cores = int(os.environ.get("SLURM_CPUS_ON_NODE") or 1)
     for rank, share in zip(ranks, shares, strict=True):
-        if share > (most := max(cores, of_job[rank])) and "overcommit" not in asked:
-            raise SlurmError(
-                f"Unable to create step for job {os.environ['SLURM_JOB_ID']}: More processors requested than permitted"
-                f" ({share} of {most} on {names[rank]}; --overcommit starts them nevertheless)"
-            )
+        check_processes(asked, share, max(cores, of_job[rank]), f" on {names[rank]}")
     return ranks, shares, [names[rank] for rank in ranks]
+
+
+def check_processes(asked: SbatchOptions, number: int, most: int, where: str = "") -> None:
+    """Raises: Refused for more processes than that, of a step or of a node of it, unless they are to share cores."""
+    if number > most and "overcommit" not in asked:
+        raise SlurmError(
+            f"Unable to create step for job {os.environ['SLURM_JOB_ID']}: More processors requested than permitted"
+            f" ({number} of {most}{where}; --overcommit starts them nevertheless)"
+        )
+
+
+def next_of_stdin() -> bytes:
+    """What is to be read next of stdin; empty at its end, and where there is none."""
+    try:
+        return os.read(0, 1 << 16)
+    except OSError:
+        return b""
 
 
 def _chosen(asked: SbatchOptions, names: list[str]) -> list[int]:

@@ -36,7 +36,7 @@ from scheduler.model.sender import By
 from scheduler.model.versions import HEADER
 from scheduler.rules.view.views import VIEWS
 from scheduler.service.outage import ApiAway
-from scheduler.service.tokens import new_token
+from scheduler.service.tokens import NewToken, new_token
 from scheduler.store.eventlog import Position
 from scheduler.store.transient import LaneFull
 from tests.unit.fairlog.api.served import ACME, ROOT, WORKER, served, submission
@@ -83,6 +83,19 @@ def run(api: Handlers, story: Callable[[httpx.AsyncClient], Awaitable[None]], *,
             await story(client)
 
     asyncio.run(told())
+
+
+def token_of_ann(api: Handlers) -> tuple[NewToken, int]:
+    """A token of an account of acme, which the replica knows, and the position at which it was issued."""
+    token = new_token()
+    for command in (
+        ACME,
+        AddAccount(account="acme/ann"),
+        IssueToken(token=token.id, account="acme/ann", hash=token.hash),
+    ):
+        seq = api.sender.send(ROOT, command).seq
+    api.replica.wait_for(seq, HOPELESS_S)
+    return token, seq
 
 
 def check_problem(answer: httpx.Response, status: int, title: str) -> None:
@@ -398,14 +411,7 @@ def test_a_request_waits_a_little_for_a_state_by_which_its_token_may_be_judged(
 
     async def told() -> None:
         async with opened(api, local=False) as (client, _):
-            token = new_token()
-            for command in (
-                ACME,
-                AddAccount(account="acme/ann"),
-                IssueToken(token=token.id, account="acme/ann", hash=token.hash),
-            ):
-                seq = (await asyncio.to_thread(api.sender.send, ROOT, command)).seq
-            await asyncio.to_thread(api.replica.wait_for, seq, HOPELESS_S)
+            token, _ = await asyncio.to_thread(token_of_ann, api)
             said = await client.get("/v1/apps", headers={"authorization": f"Bearer {token.text}"})
             assert said.status_code == status, said.text
 
@@ -489,14 +495,7 @@ def test_the_head_of_a_stream_has_an_end_and_takes_no_streams_place(api: Handler
 def test_a_stream_ends_when_the_token_that_opened_it_is_revoked(api: Handlers) -> None:
     async def told() -> None:
         async with opened(api) as (_, door):
-            token = new_token()
-            for command in (
-                ACME,
-                AddAccount(account="acme/ann"),
-                IssueToken(token=token.id, account="acme/ann", hash=token.hash),
-            ):
-                seq = (await asyncio.to_thread(api.sender.send, ROOT, command)).seq
-            await asyncio.to_thread(api.replica.wait_for, seq, HOPELESS_S)
+            token, seq = await asyncio.to_thread(token_of_ann, api)
             request = Request({"type": "http", "method": "GET", "path_params": {}, "headers": []})
             route = next(each for each in ROUTES if each.name == "logEvents")
             again = lambda: api.principal(token.text, at_home=False)  # noqa: E731
