@@ -8,13 +8,18 @@ from scheduler.model.events import DriverAllocated, Event, ExecutorAllocated, Ex
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.entities.apps import App
 from scheduler.rules.share.demands import held_units
-from scheduler.rules.share.entitlement import Entitlement, entitlement
+from scheduler.rules.share.entitlement import Entitlement, _unhindered, filling
 from scheduler.rules.state.cluster import ClusterState
+
+
+def entitled_amid(state: ClusterState) -> Entitlement:
+    """What everybody is entitled to amid a turn, made anew: the one that the turn goes by would become this one."""
+    return _unhindered(state) or filling(state)[0]
 
 
 def leaves_for_a_need(state: ClusterState, event: ExecutorRevoked) -> None:
     """Its claimant is below; a surplus is above what its app, its user or its company is entitled to (H6, H7)."""
-    entitled, claimant = entitlement(state), state.apps[event.claimant or ""]
+    entitled, claimant = entitled_amid(state), state.apps[event.claimant or ""]
     app, executor = state.apps[event.app], state.executors[event.executor]
     assert entitled.below(claimant) > 0, event
     assert (event.deadline or 0) >= state.at, event
@@ -91,7 +96,7 @@ def within_departments(state: ClusterState, event: Event) -> None:
     if (
         any(kept_of(state, name) for name in state.departments)
         and isinstance(event, ExecutorAllocated)
-        and held_units(app) >= entitlement(state).units(app)
+        and held_units(app) >= entitled_amid(state).units(app)
     ):
         before, after = (kept_and_held(state, company, more) for more in (0, event.resources.cores))
         assert after <= max(before, Fraction(state.fleet.total.cores)), (before, event)

@@ -25,6 +25,7 @@ from scheduler.model.commands import (
 from scheduler.model.commands import KillApp as Kill
 from scheduler.model.commands import SetLimit as Limit
 from scheduler.model.errors import CommandRejected
+from scheduler.model.events import Event, ExecutorAllocated, ExecutorRevoked
 from scheduler.rules.share import entitlement as sharing
 from scheduler.rules.share import fill
 from scheduler.rules.share.entitlement import Entitlement, filling
@@ -32,7 +33,8 @@ from scheduler.rules.share.families import are_as_before
 from scheduler.rules.share.plan import plan
 from scheduler.rules.stage import sharing as stage
 from scheduler.rules.state.cluster import ClusterState
-from tests.property.given import Cluster
+from tests.property.given import Cluster, Watch
+from tests.property.lawful import entitled_amid
 from tests.property.test_gangs import gang
 from tests.property.test_rounds import settled, wavering
 from tests.property.trees import departments
@@ -158,10 +160,17 @@ NOBODYS = [f"x{number}" for number in range(9)]
 """Labels that no worker has."""
 
 
-def play(seed: int, *, gangs: bool = False, tree: bool = False, labels: bool = False) -> None:
+def play(
+    seed: int,
+    *,
+    gangs: bool = False,
+    tree: bool = False,
+    labels: bool = False,
+    before: Watch = lambda _, __: None,
+) -> None:
     """A busy cluster of workers of 16 cores, with a few companies, of which some have caps."""
     random = Random(seed)
-    cluster = Cluster({"reclaim_patience_s": 5}, each_event=False, each_refusal=False)
+    cluster = Cluster({"reclaim_patience_s": 5}, before=before, each_event=False, each_refusal=False)
     if labels:
         cluster.turn(RegisterKind(kind="gpu"))
     number, companies = 0, random.choice([2, 3, 6])
@@ -292,6 +301,27 @@ def test_what_is_kept_of_a_filling_is_what_would_be_found_anew(monkeypatch: pyte
         assert found[each] > 100, each
 
 
+@pytest.mark.parametrize("looks", [entitled_amid, sharing.entitlement])
+def test_who_looks_on_amid_a_turn_leaves_it_the_filling_by_which_it_goes(
+    looks: Callable[[ClusterState], Entitlement], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else what is watched would decide otherwise than what nobody watches, as it does with the other one."""
+    monkeypatch.setattr(fill, "EVERY", 1)
+    found: Counter[str] = Counter()
+
+    def before(state: ClusterState, event: Event) -> None:
+        kept = state.filling.kept
+        if kept is not None and kept.run is not None and isinstance(event, ExecutorAllocated | ExecutorRevoked):
+            known = shown(kept)
+            looks(state)
+            found["kept" if shown(kept) == known else "spoilt"] += 1
+
+    for seed in range(6):
+        play(seed, tree=seed % 2 > 0, before=before)
+    assert found["kept"] > 100
+    assert (found["spoilt"] == 0) == (looks is entitled_amid)
+
+
 def settled_anew(*, tree: bool) -> dict[str, int]:
     """Who is entitled to how much once who held the last of equal shares has lost it, and another one ranks before."""
     cluster = Cluster({"reclaim_patience_s": 5}, each_event=False, each_refusal=False)
@@ -375,6 +405,28 @@ def test_a_filling_is_not_kept_where_a_cap_makes_the_place_of_an_equal_matter(mo
     with pytest.raises(AssertionError):
         entered_beside_a_cap()
     assert compared.found["held"]
+
+
+def let_in_by_the_last_of_a_forgotten_app() -> None:
+    """What an ended app still holds is claimed; with its end the app is forgotten, and a limit lets another one in."""
+    cluster = Cluster({"reclaim_patience_s": 60, "retained_apps": 0}, each_event=False, each_refusal=False)
+    cluster.turn(RegisterCompany(company="a"), RegisterCompany(company="b"))
+    cluster.turn(RegisterWorker(worker="w", node="n", host="h", cores=16, memory_mb=65536))
+    cluster.turn(Limit(scope="company", company="a", name="max_cores", value=8))
+    for app, company, user, cores in (("first", "a", "ann", 4), ("full", "b", "bob", 40), ("next", "a", "cal", 8)):
+        own: dict[str, Any] = {"executor_cores": 4, "executor_memory_mb": 256, "tasks": 100_000}
+        cluster.turn(SubmitApp(app=app, company=company, user=user, command=("true",), cores=cores, **own))
+    cluster.turn(Kill(app="first"))
+    assert "next" not in sharing.entitlement(cluster.state).leaves
+    cluster.turn(EndedExecutor(executor="first.0", reason="killed"))
+    assert "first" not in cluster.state.apps
+    assert sharing.entitlement(cluster.state).leaves["next"].units == 2
+
+
+def test_a_limit_lets_in_where_who_made_way_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fill, "EVERY", 1)
+    Compared(monkeypatch)
+    let_in_by_the_last_of_a_forgotten_app()
 
 
 def settles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,7 +87,7 @@ class GoingOn:
             if app is not None and not self._is_behind(app):
                 theirs = changed.setdefault(app.spec.company, {})
                 theirs[app.spec.user] = [*(theirs.get(app.spec.user) or ()), app]
-            elif app is None and name in self._looked.leaves:
+            elif app is None and (name in self._looked.leaves or state.limits.values):  # which may let others in (N2)
                 return None
         for name in changed:
             if state.queue.companies[name].limit.above:  # others may enter in the same department (semantics H12)
