@@ -70,11 +70,16 @@ def waits_for(state: ClusterState, app: App) -> Wait | None:
     Where that depends on which workers it may use, it is said how many its labels and windows exclude (P9, W14).
     """
     wait = _waits_for(state, app)
-    if wait is not None and state.windows and wait.cause in _WITHOUT_WORKER:
+    return None if wait is None else _in_full(state, app, wait)
+
+
+def _in_full(state: ClusterState, app: App, wait: Wait) -> Wait:
+    """What it waits for, and what its labels, its windows and its number of executors have to do with that."""
+    if state.windows and wait.cause in _WITHOUT_WORKER:
         wait = _closed_to_all(state, app) or wait
-    if wait is not None and app.need.gang and wait.cause in _OF_ROOM:
+    if app.need.gang and wait.cause in _OF_ROOM:
         wait = wait._replace(tell=partial(_all_at_once, state, app, wait.tell))
-    if wait is None or wait.cause not in _OF_WORKERS:
+    if wait.cause not in _OF_WORKERS:
         return wait
     if app.need.demand or _any_taint(state):
         wait = wait._replace(tell=partial(_within_labels, state, app, wait.tell))
@@ -173,7 +178,7 @@ def _until_admitted(state: ClusterState, app: App) -> Wait:
 
 def _not_entitled(state: ClusterState, company: CompanyQueue, app: App) -> Wait:
     """No large worker (N3), a limit (N2), others of its user (F), or what keeps it out of the filling (H2)."""
-    if (shut := shut_out(state, company, app)) is not None:
+    if (shut := _shut_out(state, company, app)) is not None:
         return shut
     found = left_out(state, app)
     if found is not None:
@@ -187,6 +192,12 @@ def _not_entitled(state: ClusterState, company: CompanyQueue, app: App) -> Wait:
 
 
 def shut_out(state: ClusterState, company: CompanyQueue, app: App) -> Wait | None:
+    """What keeps the app out of the filling (semantics H2), also if it waits for something else first."""
+    wait = _shut_out(state, company, app)
+    return None if wait is None else _in_full(state, app, wait)
+
+
+def _shut_out(state: ClusterState, company: CompanyQueue, app: App) -> Wait | None:
     """No large worker (N3), or a limit (N2): such an app takes no part in the filling (semantics H2).
 
     Of several limits, one that the app alone exceeds comes before those that are reached now.

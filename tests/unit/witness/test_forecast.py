@@ -12,6 +12,7 @@ from scheduler.model.commands import (
     ChangeCompany,
     ChangeDepartment,
     Command,
+    DrainWorker,
     EndApp,
     EndedExecutor,
     HoldApp,
@@ -146,6 +147,15 @@ def test_an_app_starts_not_before_its_begin_nor_that_of_one_that_it_waits_for() 
 def test_an_app_without_a_worker_has_no_start() -> None:
     cluster = played(submit("x"), workers=0)
     assert of(cluster, "x") == Estimate(None, None, None, "no worker is live")
+
+
+def test_who_waits_for_another_app_is_told_besides_that_labels_leave_it_no_worker() -> None:
+    only = replace(submit("x1"), require=("zone=a",), after={"any": ("x0",)})
+    zone = RegisterWorker(worker="a0", node="n", host="ha", cores=16, memory_mb=65536, labels={"zone": "a"})
+    cluster = played(zone, submit("x0", limit_s=60), only, DrainWorker(worker="a0"))
+    estimate = forecast(cluster.state, cluster.state.at)["x1"]
+    assert estimate.earliest is None
+    assert estimate.why == "its labels let it use none of 1 live worker: --require zone=a excludes 1"
 
 
 def test_an_app_that_alone_exceeds_a_lowered_limit_has_no_start() -> None:
