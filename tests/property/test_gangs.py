@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import suppress
 from random import Random
 from typing import Any, Literal
 
@@ -24,7 +23,6 @@ from scheduler.model.commands import (
     SubmitApp,
     UndrainWorker,
 )
-from scheduler.model.errors import CommandRejected
 from scheduler.model.events import ExecutorAllocated, ExecutorRevoked, TargetSet
 from scheduler.rules.invariants import check
 from scheduler.rules.state.cluster import ClusterState
@@ -129,11 +127,6 @@ def _settings(random: Random, *, suspects: bool) -> dict[str, object]:
     }
 
 
-def _try(cluster: Cluster, *commands: Command, after_s: int = 1) -> None:
-    with suppress(CommandRejected):
-        cluster.turn(*commands, after_s=after_s)
-
-
 def lived(seed: int) -> Counter[str]:
     """A random history of some minutes, looked at each second; how often there was what."""
     random = Random(seed)
@@ -154,11 +147,11 @@ def lived(seed: int) -> Counter[str]:
         cluster.turn(worker(f"w{number}", 8))
     for step in range(200):
         if ends := machines.ends():
-            _try(cluster, *ends, after_s=0)
+            machines.turn(*ends, after_s=0)
         commands = [_command(random, cluster.state, step)] if random.random() < 0.5 and step < 150 else []
         if suspects:  # a worker that closes leaves too many of them
             commands = [each for each in commands if not isinstance(each, AddWindow)]
-        _try(cluster, *commands)
+        machines.turn(*commands)
         assert not cluster.state.forming
         if not rests(commands):
             decides_nothing_more(cluster.state)

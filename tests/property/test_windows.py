@@ -120,7 +120,15 @@ class Machines:
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
+        self.now = cluster.state.at
+        """The time (ms), which passes also where nothing happens."""
         self.told: dict[str, int] = {}
+
+    def turn(self, *commands: Command, after_s: int = 1) -> None:
+        """A turn so many seconds later, with those of the commands that are not refused."""
+        self.now = max(self.now, self.cluster.state.at) + 1000 * after_s
+        with suppress(CommandRejected):
+            self.cluster.turn(*commands, after_s=(self.now - self.cluster.state.at) // 1000)
 
     def ends(self) -> list[Command]:
         state = self.cluster.state
@@ -128,7 +136,7 @@ class Machines:
         for held in (*state.executors.values(), *state.drivers.values()):
             if held.status != "stopping":
                 self.told.pop(held.id, None)
-            elif self._gone_by(held) <= state.at + 1000:
+            elif self._gone_by(held) <= self.now + 1000:
                 driver = held.id in state.drivers
                 ended.append(
                     EndedDriver(driver=held.id, reason="killed")
@@ -147,23 +155,25 @@ class Machines:
         )
         if not stop and not app.over:
             grace_s = max(GRACE_S, app.spec.grace_s or 0) if held.revoked == "window" else GRACE_S
+            if held.firm and held.deadline <= self.now:  # it got SIGTERM, and gets no second grace if it is stopped
+                self.told.setdefault(held.id, held.deadline)
             return held.deadline + 1000 * grace_s if held.firm else 1 << 62
         grace_s = GRACE_S if app.spec.grace_s is None or not stop else app.spec.grace_s
-        return self.told.setdefault(held.id, state.at) + 1000 * grace_s
+        return self.told.setdefault(held.id, self.now) + 1000 * grace_s
 
 
-def _check_windows(state: ClusterState) -> None:
+def _check_windows(state: ClusterState, at: int) -> None:
     for window in state.windows.values():
         there = [state.workers[name] for name in window.workers if name in state.workers]
         for each in there:
-            if state.at >= window.closes and not window.company:
+            if at >= window.closes and not window.company:
                 assert each.status != "alive", (each.id, window)
             held = [*each.executors.values(), *each.drivers.values()]
             against = [one for one in held if window.concerns(state.apps[one.app].spec.company)]
-            if state.at >= window.closes:
+            if at >= window.closes:
                 assert all(one.status == "stopping" for one in against), (each.id, window)
-            if state.at >= window.begin:
-                assert not against, (state.at, window, against)
+            if at >= window.begin:
+                assert not against, (at, window, against)
     for each in state.workers.values():
         assert not each.window or each.window in state.windows
 
@@ -176,9 +186,9 @@ def lived(seed: int) -> dict[str, int]:
     def before(state: ClusterState, event: Any) -> None:
         if isinstance(event, ExecutorAllocated):
             app = state.apps[event.app]
-            assert event.worker not in barred(state, app, cluster.state.at)
+            assert event.worker not in barred(state, app, machines.now)
             found["granted before a window"] += event.worker in state.planned
-            found["barred"] += bool(barred(state, app, cluster.state.at))
+            found["barred"] += bool(barred(state, app, machines.now))
         found["windows"] += isinstance(event, WindowAdded)
 
     cluster = Cluster(_settings(random), before=before, each_event=False, each_refusal=False)
@@ -189,21 +199,18 @@ def lived(seed: int) -> dict[str, int]:
     for number in range(4):
         cluster.turn(worker(f"w{number}", 8))
     for step in range(250):
-        ends = machines.ends()
-        if ends:
-            with suppress(CommandRejected):
-                cluster.turn(*ends, after_s=0)
+        if ends := machines.ends():
+            machines.turn(*ends, after_s=0)
         commands = [_command(random, cluster.state, step)] if random.random() < 0.4 and step < 150 else []
-        with suppress(CommandRejected):
-            cluster.turn(*commands, after_s=1)
-        _check_windows(cluster.state)
+        machines.turn(*commands)
+        _check_windows(cluster.state, machines.now)
         decides_nothing_more(cluster.state)
         if step % 50 == 0:
             again = restored(list(lines(cluster.state)))
             assert again.digest() == cluster.state.digest()
             check(again)
             assert again.timers.table == cluster.state.timers.table
-    cluster.turn(after_s=300)
+    machines.turn(after_s=300)
     assert not cluster.state.windows
     assert not any(each.window for each in cluster.state.workers.values())
     cluster.check_replay()
