@@ -86,10 +86,13 @@ def wanted_units(app: App) -> int:
 
 
 def may_have_another(app: App) -> bool:
-    """Whether the app may have a further executor beside those that it holds, by the memory that it requests (A2).
+    """Whether the app may have a further executor beside those that it holds, by its limit and the memory it requests.
 
-    Where executors take what cores there are, one may have fewer than a unit for the memory of a whole one (P4, P7).
+    Where executors take what cores there are, one may have fewer than a unit for the memory of a whole one, and counts
+    as one (semantics A2, P4, P7).
     """
+    if app.left_executors <= 0 and app.leaving is NOTHING:
+        return False
     each = app.need.executor.cores
     whole = not app.need.growing and (isinstance(app.sizing, Computed) or not each or staying_of(app).cores % each == 0)
     return whole or (app.left_executors > 0 and app.affords(app.need.executor) > 0)

@@ -10,6 +10,8 @@ from msgspec import convert
 from scheduler.model.commands import SubmitApp
 from scheduler.model.events import Event, ExecutorAllocated
 from scheduler.rules.placement.executors import deal
+from scheduler.rules.share.demands import held_units
+from scheduler.rules.share.entitlement import entitlement
 from tests.property.given import Cluster, allocated, shared, worker
 
 
@@ -109,3 +111,16 @@ def test_pack_gives_computed_executors_their_computed_size_once_a_worker() -> No
 )
 def test_dealing_is_one_by_one_round_and_round(rooms: list[int], units: int, counts: list[int]) -> None:
     assert deal(rooms, units) == counts
+
+
+def test_an_app_with_as_many_executors_as_it_may_have_is_not_below_its_entitlement() -> None:
+    """Semantics P7: two halves make one of its size, and no third executor may come."""
+    cluster = shared({"placement": "classic-pack"}, w1=4, w2=4)
+    cluster.turn(app("b1", 2))
+    cluster.turn(app("b2", 2))
+    halves = cluster.turn(app("a1", 8, executor_cores=4, executor_limit=2))
+    assert cores_by_worker(halves) == [("w2", 2), ("w1", 2)]
+    assert allocated(cluster.worker("w3", 16)) == []
+    entitled, halved = entitlement(cluster.state), cluster.state.apps["a1"]
+    assert (entitled.units(halved), held_units(halved)) == (2, 1)
+    assert entitled.below(halved) == 0
