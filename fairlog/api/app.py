@@ -56,9 +56,10 @@ from fairlog.api.sight import company_of, machine_ms
 from fairlog.api.work import Bells, Questions
 from fairlog.page.assets import lost
 from fairlog.page.assets import routes as page_routes
-from fairlog.page.cookies import check_origin, cookie_names, set_cookie
+from fairlog.page.cookies import check_origin, cookie_of, set_cookie
 from fairlog.page.sessions import LINK_MS, SESSION_MS, Sessions
 from scheduler.model.errors import FairlogError, InvalidCommand, NotAllowed, NotAuthenticated
+from scheduler.model.text import counted
 from scheduler.model.versions import HEADER, check_messages
 from scheduler.rules.command.permission import Subject, may_read
 from scheduler.service.addresses import MAILBOX_VARIABLE
@@ -198,8 +199,8 @@ class Door:
 
         Raises: NotAuthenticated if it is good no longer; NotAllowed if another server's page asks for a change.
         """
-        value = next((value for name in cookie_names(request) if (value := request.cookies.get(name))), None)
-        if value is None:
+        value = cookie_of(request)
+        if not value:
             return None
         self.handlers.replica.check_fresh()
         now = machine_ms()
@@ -245,7 +246,7 @@ class Door:
     async def _answer(self, route: Route, request: Request) -> Response:
         if route.answer != "open":
             await self.handlers.replica.be_fresh()
-            await self.newest.learn(token_id(token_of(request)))
+            await self.newest.learn(token_id(token_of(request)) or self.sessions.token(cookie_of(request)))
         if (answer := self._of_their_own.get(route.answer)) is not None:
             return await answer(route, request)
         who, driver = await self._admit(route, request)
@@ -731,7 +732,7 @@ async def _body(request: Request, *, most: int = MAX_BODY, media: str = "applica
 
 async def body_of(request: Request, *, most: int = MAX_BODY) -> bytes:
     """The body, whatever it is said to be. Raises: TooLarge."""
-    too_large = TooLarge(f"a request has at most {most} bytes; send a batch in parts")
+    too_large = TooLarge(f"a request has at most {counted(most, 'byte')}; send a batch in parts")
     length = request.headers.get("content-length", "0")
     if not length.isdecimal() or int(length) > most:
         raise too_large

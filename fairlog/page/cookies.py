@@ -22,6 +22,11 @@ def cookie_names(request: Request) -> tuple[str, str]:
     return f"__Host-{name}", name
 
 
+def cookie_of(request: Request) -> str:
+    """The session's cookie that the browser sends, "" without one."""
+    return next((value for name in cookie_names(request) if (value := request.cookies.get(name))), "")
+
+
 def set_cookie(answer: Response, request: Request, value: str, seconds: int) -> None:
     """Give the browser the cookie, readable by no script and sent to no page of another server."""
     secure = request.url.scheme == "https" or request.headers.get("origin", "").startswith("https:")

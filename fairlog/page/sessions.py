@@ -84,6 +84,23 @@ class Sessions:
 
     def of(self, cookie: str, state: ClusterState, now: int) -> PageVisit:
         """The session that the cookie shows. Raises: NotAuthenticated unless it, and its token, is good at `now`."""
+        identity, account, token, until = self._read(cookie)
+        if now >= int(until):
+            raise NotAuthenticated("the session has ended")
+        if identity in self._ended:
+            raise NotAuthenticated("the session was ended")
+        return PageVisit(identity, self._sender(state, account, token, now), int(until))
+
+    def token(self, cookie: str) -> str:
+        """The id of the token for which a server of this cluster made the cookie; "" if none did, or without one."""
+        try:
+            token = self._read(cookie)[2]
+        except NotAuthenticated:
+            return ""
+        return "" if token == _WITHOUT else token
+
+    def _read(self, cookie: str) -> tuple[str, str, str, str]:
+        """Identity, account, token and end of the session. Raises: NotAuthenticated unless this cluster signed it."""
         try:
             said = urlsafe_b64decode(cookie + "=" * (-len(cookie) % 4))
             parts = said.decode("ascii").split(":")
@@ -98,11 +115,7 @@ class Sessions:
             raise NotAuthenticated("the session is of another cluster, or its key was removed") from None
         if not hmac.compare_digest(due, mac):
             raise NotAuthenticated("this is not a session of the page")
-        if now >= int(until):
-            raise NotAuthenticated("the session has ended")
-        if identity in self._ended:
-            raise NotAuthenticated("the session was ended")
-        return PageVisit(identity, self._sender(state, account, token, now), int(until))
+        return identity, account, token, until
 
     def _sender(self, state: ClusterState, account: str, token: str, now: int) -> By:
         if token == _WITHOUT:

@@ -22,6 +22,7 @@ from fairlog.api.limits import Buckets, Rates
 from fairlog.api.openapi import description
 from fairlog.api.problems import TooMany, status_of
 from fairlog.api.routes import OPEN, ROUTES
+from fairlog.api.sight import machine_ms
 from scheduler.model import errors
 from scheduler.model.commands import (
     NEVER_SENT,
@@ -45,9 +46,10 @@ from workers.servers import error_of
 
 if TYPE_CHECKING:
     import fakeredis
-    from starlette.responses import StreamingResponse
+    from starlette.responses import Response, StreamingResponse
 
     from fairlog.api.handlers import Handlers
+    from fairlog.api.routes import Route
 
 Ask = Callable[..., Awaitable[httpx.Response]]
 
@@ -748,6 +750,33 @@ def test_a_token_that_another_server_has_just_issued_is_good_here(
         asyncio.get_running_loop().call_later(0.2, behind.go_on)
         shown = await client.get("/v1/whoami", headers={"authorization": f"Bearer {made.text}"})
         assert (shown.status_code, shown.json()["value"]["account"]) == (200, "acme/ann")
+
+    run(api, story, local=False)
+
+
+def test_a_session_for_a_token_that_another_server_has_just_issued_is_good_here(
+    api: Handlers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.sender.send(ROOT, ACME)
+    seq = api.sender.send(ROOT, AddAccount(account="acme/cid")).seq
+    assert api.replica.wait_for(seq, HOPELESS_S)
+    behind, made, doors = _Behind(api, monkeypatch), new_token(), list[Door]()
+    told_of = Door.answer
+
+    def noted(door: Door, route: Route, request: Request) -> Awaitable[Response]:
+        doors.append(door)
+        return told_of(door, route, request)
+
+    monkeypatch.setattr(Door, "answer", noted)
+
+    async def story(client: httpx.AsyncClient) -> None:
+        await asyncio.sleep(0.3)  # the step that was under way ends
+        assert (await client.get("/v1/whoami")).status_code == 401
+        api.sender.send(ROOT, IssueToken(token=made.id, account="acme/cid", hash=made.hash))
+        cookie = doors[0].sessions.cookie(By("acme/cid", made.id, "user"), machine_ms())
+        asyncio.get_running_loop().call_later(0.2, behind.go_on)
+        shown = await client.get("/v1/whoami", headers={"cookie": f"fairlog-page={cookie}"})
+        assert (shown.status_code, shown.json()["value"]["account"]) == (200, "acme/cid")
 
     run(api, story, local=False)
 
