@@ -266,10 +266,10 @@ def _now(company: CompanyShare) -> dict[str, Any]:
     }
 
 
-def fleet(state: ClusterState) -> FleetShown:
-    """The workers as `views.workers` shows them, lost ones included, each with what runs on it."""
+def fleet(state: ClusterState, now: int | None = None) -> FleetShown:
+    """The workers as `views.workers` shows them at `now` (ms), lost ones included, each with what runs on it."""
     rows = []
-    for each in workers_view(state, lost=True):
+    for each in workers_view(state, lost=True, now=now):
         worker = state.workers.get(each.worker) if each.status != "lost" else None
         held = [] if worker is None else [*worker.drivers.values(), *worker.executors.values()]
         runs = [

@@ -158,8 +158,12 @@ class Board:
     def fleet(self, who: By, *, at: int | None = None, after: int = 0) -> Viewed:
         """The workers and what runs on them."""
         self.check(who)
-        read = self._replica.read
-        seen, value = self._shared(("fleet",), lambda: read(board.fleet, at=at, after=after), at, after)
+
+        def look() -> tuple[Seen, Any]:
+            now = self._handlers.now_ms() if at is None else None
+            return self._replica.read(lambda state: board.fleet(state, now), at=at, after=after)
+
+        seen, value = self._shared(("fleet",), look, at, after)
         return self._viewed(seen, value)
 
     def company(self, who: By, company: str, *, at: int | None = None, after: int = 0) -> Viewed:

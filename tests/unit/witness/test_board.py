@@ -9,10 +9,12 @@ import pytest
 from msgspec import to_builtins
 
 from recovery.replay.rebuild import fold
+from scheduler.model.commands import EndedExecutor
 from scheduler.model.errors import UnknownApp, UnknownCompany
 from scheduler.model.events import AppRegistered
 from scheduler.rules.state.cluster import ClusterState
 from scheduler.store.codec import Fact, read_export
+from tests.property.given import shared, submission
 from witness import board
 from witness.board import SORTS, STATES, Filters
 from witness.explain import explain
@@ -46,6 +48,19 @@ def test_what_is_shown_adds_up_at_every_position(file: Path) -> None:
             own = to_builtins(board.company(state, name))
             assert sum(user["pending"] for user in own["byUser"]) == own["pending"]
             assert own["shortCores"] >= 0
+
+
+def test_an_exclusion_ends_by_the_clock_and_not_by_the_next_turn() -> None:
+    cluster = shared({"exclude_after": 1}, w1=4, w2=16)
+    cluster.turn(submission("a1", 4))
+    cluster.turn(EndedExecutor(executor="a1.0", reason="failed", exit_code=1))
+    ended = cluster.state.at + 3_600_000
+    shown = [to_builtins(board.fleet(cluster.state, now))["workers"] for now in (None, ended - 1, ended)]
+    assert [[app["app"] for worker in workers for app in worker["excludedApps"]] for workers in shown] == [
+        ["a1"],
+        ["a1"],
+        [],
+    ]
 
 
 @pytest.mark.parametrize("file", GOLDEN[:12], ids=lambda file: file.stem)
