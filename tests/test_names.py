@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from scheduler.model.text import counted
 
 TESTS = Path(__file__).parent
 LONGEST = 80
@@ -54,3 +57,54 @@ def test_the_check_finds_a_vague_docstring_wherever_it_stands() -> None:
         '"""It."""\nSIZE = 1\n"""Those of it."""\n\ndef f():\n    """That one."""\n\nclass C:\n    """Its size."""\n'
     )
     assert [*filter(VAGUE.match, docstrings(module))] == ["It.", "Those of it.", "That one."]
+
+
+PLURALS = re.compile(
+    r" (cores|executors|workers|tasks|apps|entries|decisions|events|masters|replicas|nodes|bytes|processes|drivers)\b"
+)
+"""Amounts that people read, after a number in a text."""
+AS_THEY_ARE = {"scheduler/rules/command/decide.py", "fairlog/compat/slurm/steps.py"}
+"""Modules with texts that stay: parts of decisions, which an audit derives again, and Slurm's own words."""
+ALWAYS_MORE = re.compile(r"(self\._most|masters|standing\.pending|fits|number|len\(endless\))$|[\w.]*\b_?[A-Z][A-Z_]+$")
+"""Amounts that are no 1 where they stand: constants, and what a case of its own says of one."""
+
+
+def uncounted(source: str) -> list[str]:
+    """The amounts in a module's f-strings that would be "1 cores"."""
+    found = []
+    for text in (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.JoinedStr)):
+        for value, after in itertools.pairwise(text.values):
+            if isinstance(value, ast.FormattedValue) and isinstance(after, ast.Constant):
+                plain, amount = value.format_spec is None and value.conversion == -1, ast.unparse(value.value)
+                if plain and PLURALS.match(str(after.value)) and not ALWAYS_MORE.match(amount):
+                    found.append(f"{amount}{after.value}")
+    return found
+
+
+@pytest.mark.parametrize("room", ["scheduler", "workers", "recovery", "witness", "fairlog"])
+def test_amounts_are_written_by_what_knows_that_one_is_no_plural(room: str) -> None:
+    files = {str(file.relative_to(ROOT)): file for file in sorted((ROOT / room).rglob("*.py"))}
+    kept = {name: file for name, file in files.items() if "second_edition" not in name and name not in AS_THEY_ARE}
+    found = {name: uncounted(file.read_text()) for name, file in kept.items()}
+    assert {name: amounts for name, amounts in found.items() if amounts} == {}
+
+
+def test_the_check_of_amounts_finds_a_plural_after_a_number() -> None:
+    module = "f'{n} cores free', f'{n:.1f} cores', f'{MOST} cores', f\"{counted(n, 'core')} free\", f'{name!r} cores'"
+    assert uncounted(module) == ["n cores free"]
+
+
+def test_one_of_something_is_no_plural() -> None:
+    assert [
+        counted(1, "core"),
+        counted(2, "core"),
+        counted(0, "entry"),
+        counted(1, "entry"),
+        counted(3, "process"),
+    ] == [
+        "1 core",
+        "2 cores",
+        "0 entries",
+        "1 entry",
+        "3 processes",
+    ]

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from recovery.replay.bounds import moment
 from scheduler.model.events import Computed, DriverAllocated, ExecutorAllocated, Fixed, OnePerWorker
 from scheduler.model.resources import Resources
-from scheduler.model.text import few
+from scheduler.model.text import counted, few
 from scheduler.rules.admission.company import COMPANY_POLICIES
 from scheduler.rules.command.failures import left_out
 from scheduler.rules.command.windows import barred, sought_by, within
@@ -78,12 +78,15 @@ def why_driver(state: ClusterState, event: DriverAllocated) -> Reason:
     """Why a driver got its worker (D2)."""
     if state.by_entitlement:
         held = sum(one.resources.cores for one in state.workers[event.worker].drivers.values())
-        text = f"of the workers with room {event.worker} came first: drivers hold {held} cores there, and it fits best"
+        text = (
+            f"of the workers with room {event.worker} came first: drivers hold "
+            f"{counted(held, 'core')} there, and it fits best"
+        )
         return _reason("H5", text)
     size = sought_by(state, state.apps[event.app], event.resources, state.at)
     room = sum(1 for _ in state.fleet.candidates(size, "worker-id"))
     order = f"derived from log position {state.head}" if state.settings.spread_out_drivers else "by id"
-    return _reason("D2", f"{event.worker} was the first of {room} workers with room, in the order {order}")
+    return _reason("D2", f"{event.worker} was the first of {counted(room, 'worker')} with room, in the order {order}")
 
 
 class Batch(NamedTuple):
@@ -102,7 +105,9 @@ class Batch(NamedTuple):
         if event.worker in self.candidates:
             number, free = self.candidates[event.worker]
             of = len(self.candidates)
-            why["workers"] += f"; {event.worker} was number {number} of {of} workers with room and had {free} free"
+            why["workers"] += (
+                f"; {event.worker} was number {number} of {counted(of, 'worker')} with room and had {free} free"
+            )
         if event.locality:
             why["workers"] += f"; its locality is {event.locality}"
         return why
@@ -146,11 +151,15 @@ def _seen(
     if isinstance(sizing, Computed):
         reasons = _computed(state, app, sizing, event)
     else:
-        asked = "one executor per worker with all cores it can take" if grows else f"{event.resources.cores} cores each"
+        asked = (
+            "one executor per worker with all cores it can take"
+            if grows
+            else f"{counted(event.resources.cores, 'core')} each"
+        )
         if app.spec.gang:
-            asked += f", {app.executor_limit} executors at once or none (G8)"
+            asked += f", {counted(app.executor_limit or 0, 'executor')} at once or none (G8)"
         reasons = {
-            "size": _reason("S5", f"the app requested {asked}; {app.left_cores} cores were left to grant"),
+            "size": _reason("S5", f"the app requested {asked}, with {counted(app.left_cores, 'core')} left to grant"),
             "memory": _reason("S5", f"the app requested {event.resources.memory_mb} MiB per executor"),
         }
     if event.addresses:
@@ -193,24 +202,25 @@ def _computed(state: ClusterState, app: App, sizing: Computed, event: ExecutorAl
         if cores <= size.cores:
             break
         if left < fleet.usable * cores:
-            larger.append(f"{cores} cores require {fleet.usable * cores} left")
+            larger.append(f"{counted(cores, 'core')} require {fleet.usable * cores} left")
         elif 2 * fleet.usable_with(index) <= fleet.usable:
-            larger.append(f"only {fleet.usable_with(index)} workers have {cores} cores free")
+            larger.append(f"{counted(cores, 'core')} are free on only {counted(fleet.usable_with(index), 'worker')}")
         else:
-            larger.append(f"{cores} cores exceed the cores left, the largest memory, or every worker (S4)")
-    chosen = f"{size.cores} cores: {left} cores were left to grant on {fleet.usable} usable workers"
+            larger.append(f"{counted(cores, 'core')} exceed the cores left, the largest memory, or every worker (S4)")
+    chosen = f"{counted(size.cores, 'core')}: {counted(left, 'core')} left to grant on {fleet.usable} usable workers"
     per_task, each = sizing.memory_per_task_mb, app.spec.cores_per_task
-    at_once = f"{size.cores // each} tasks of {each} cores at once (A7)"
+    at_once = f"{counted(size.cores // each, 'task')} of {counted(each, 'core')} at once (A7)"
     if each > 1:
         larger.append(f"it runs {at_once}")
     basis = (
         f"{per_task} MiB per task{f', and {at_once}' if each > 1 else ''}"
         if per_task is not None
-        else f"the app gave none per task, and every worker with {size.cores} cores free has "
+        else f"the app gave none per task, and every worker with {counted(size.cores, 'core')} free has "
         f"{fleet.least_memory_mb(size.cores)} MiB free"
     )
     memory = (
-        f"{size.memory_mb} MiB for {size.cores} cores: {basis}; at least {settings.min_executor_memory_mb} MiB, "
+        f"{size.memory_mb} MiB for {counted(size.cores, 'core')}: {basis}; at least "
+        f"{settings.min_executor_memory_mb} MiB, "
         "in steps of 256 MiB"
     )
     return {"size": _reason("S2", "; ".join([chosen, *larger])), "memory": _reason("S3", memory)}

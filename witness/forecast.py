@@ -19,6 +19,7 @@ from scheduler.model.commands import EndApp, EndedDriver, EndedExecutor, Started
 from scheduler.model.errors import CommandRejected
 from scheduler.model.events import DriverAllocated, ExecutorAllocated
 from scheduler.model.sender import ASSUMED
+from scheduler.model.text import counted
 from scheduler.rules.index.closings import grace_of
 from scheduler.rules.simulate import NEVER
 from scheduler.rules.stage.turn import Turn
@@ -97,7 +98,7 @@ def forecast(
     names = [app.id for app in meant if app.id not in found]
     dates = {name: date for name in names if (date := _date(state, state.apps[name])) is not None}
     if len(state.apps) > MOST_APPS:
-        why_not = f"with {len(state.apps)} apps, more than {MOST_APPS}, it is not worked out when others end"
+        why_not = f"with {counted(len(state.apps), 'app')}, more than {MOST_APPS}, it is not worked out when others end"
         for name in names:
             date = dates.get(name)
             found[name] = Estimate(earliest[name], date, date, "" if date is not None else why_not)

@@ -15,7 +15,7 @@ from recovery.replay.bounds import moment
 from scheduler.model.answers import QueuePlace, WaitReason
 from scheduler.model.events import Computed, Fixed, OnePerWorker
 from scheduler.model.resources import NOTHING, Resources
-from scheduler.model.text import few
+from scheduler.model.text import counted, few
 from scheduler.rules.admission.app import APP_POLICIES
 from scheduler.rules.admission.limits import Broken, holder_text, over_app_cores
 from scheduler.rules.admission.queue import CompanyQueue, UserQueue
@@ -106,7 +106,10 @@ def _all_at_once(state: ClusterState, app: App, tell: Callable[[], Told]) -> Tol
     text, facts = tell()
     need, room = app.need, gang_rooms(state, app, state.at)
     are = "1 has" if room == 1 else f"{room} have"
-    said = f"; it is a gang that needs {need.gang} executors of {need.executor} at once, of which {are} room now"
+    said = (
+        f"; it is a gang that needs {counted(need.gang, 'executor')} of {need.executor} at once, of "
+        f"which {are} room now"
+    )
     return text + said, {**facts, "gang": {"executors": need.gang, "room": room}}
 
 
@@ -221,7 +224,7 @@ def _never_at_once(state: ClusterState, app: App) -> Told:
     """The live workers could not hold the gang at once if they were empty (semantics G8, N3)."""
     size = app.need.executor
     most = sum([worker.offer.holds(size) for worker in _usable(state, app)])
-    text = f"the live workers can hold {most} executors of {size} at most, were they empty"
+    text = f"the live workers can hold {counted(most, 'executor')} of {size} at most, were they empty"
     return text, {"cores": size.cores, "memory": size.memory_mb, **_others(app=size), "most": most}
 
 
@@ -332,7 +335,10 @@ def _too_little_left(app: App, size: Resources) -> Told:
     """The rest of the request is smaller than an executor (P6)."""
     left, left_mb = app.left_cores, app.left_memory_mb
     facts = {"cores": size.cores, "memory": size.memory_mb, "leftCores": left, "leftMemory": left_mb}
-    text = f"its request leaves {left} cores and {left_mb} MiB, and an executor takes {size.cores} and {size.memory_mb}"
+    text = (
+        f"its request leaves {counted(left, 'core')} and {left_mb} MiB, and an executor takes "
+        f"{size.cores} and {size.memory_mb}"
+    )
     return text, facts
 
 
@@ -460,7 +466,7 @@ def _for_its_driver(state: ClusterState, app: App, size: Resources) -> Wait:
         text = f"its driver ended {ends} times in a row soon after its start, and starts again at {moment(after)}"
         return Wait("driver", "D3", lambda: (text, {"ends": ends, "startsAt": after}))
     if not within_max_drivers(state):
-        most = f"{len(state.drivers)} drivers run, and max_drivers is {state.settings.max_drivers}"
+        most = f"max_drivers is {state.settings.max_drivers}, and so many drivers run: {len(state.drivers)}"
         return Wait("driver", "D4", lambda: (f"its driver waits: {most}", {"drivers": len(state.drivers)}))
     if state.by_entitlement:
         return _for_an_entitled_driver(state, app, size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from itertools import chain, groupby
 from typing import Any, NamedTuple
@@ -16,6 +17,9 @@ from scheduler.rules.stage.turn import decision_of
 from scheduler.rules.state.cluster import ClusterState
 from scheduler.rules.view.views import shares, workers
 from scheduler.store.codec import Fact
+
+_ONE = re.compile(r"\b1 (core|executor|unit)s\b")
+"""An amount of one in a sentence whose placeholders are filled in as they are."""
 
 
 class TurnFrame(NamedTuple):
@@ -119,4 +123,5 @@ def told(event: events.Event) -> str:
     decision = decision_of(event)
     if isinstance(event, events.AppChanged) and event.executor_limit is None:
         decision = None  # its request changed, not a number of executors
-    return (_WORDS.get(type(event), "") if decision is None else decision.text).format(event)
+    text = _WORDS.get(type(event), "") if decision is None else decision.text
+    return _ONE.sub(r"1 \1", text.format(event))

@@ -84,7 +84,7 @@ class Offer(BaseModel):
         """Which part of the offer may stay unused, in a sentence; None if no part (semantics, Settings: checks)."""
         odd = []
         if self.cores % 2:
-            odd.append(f"{self.cores} cores are not an even number")
+            odd.append(f"{self.cores} is not an even number of cores")
         if self.memory_mb % _MEMORY_STEP_MB:
             odd.append(f"{self.memory_mb} MiB are not a multiple of {_MEMORY_STEP_MB}")
         return f"{' and '.join(odd)}: part of the offer may stay unused" if odd else None

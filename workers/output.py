@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from scheduler.model.text import counted
 from scheduler.service.private import FILE, FOLDER
 from scheduler.store.tails import MOST_RUNS, Tail
 
@@ -283,14 +284,16 @@ class Output:
             return ""
         why = self.trouble or f"a stream may have {self._most} bytes"
         fresh = "" if self._streams[1].end(1) in {b"", b"\n"} else "\n"
-        return f"{fresh}fairlog: {lost} bytes of the output are not in the worker's files: {why}\n"
+        return f"{fresh}fairlog: {counted(lost, 'byte')} of the output are not in the worker's files: {why}\n"
 
     def _uncopied_line(self) -> str:
         """A line that says what the app's own files do not have, "" if they have all."""
         lost = sum(stream.uncopied for stream in self._streams)
         why = next((stream.why_uncopied for stream in self._streams if stream.uncopied), "")
         return (
-            f"fairlog: {lost} bytes of the output are not in the files of --output and --error: {why}\n" if lost else ""
+            f"fairlog: {counted(lost, 'byte')} of the output are not in the files of --output and --error: {why}\n"
+            if lost
+            else ""
         )
 
     def _take(self, number: int) -> bool:

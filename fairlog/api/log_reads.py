@@ -20,6 +20,7 @@ from recovery.replay.bounds import month_of
 from scheduler.model.commands import SubmitApp
 from scheduler.model.events import AppRegistered
 from scheduler.model.sender import By
+from scheduler.model.text import counted
 from scheduler.rules.command.permission import Subject
 from scheduler.rules.state.cluster import ClusterState
 from scheduler.store.codec import lines_of
@@ -192,7 +193,8 @@ class LogReads:
         seen, _ = self.replica.read(lambda _: None, at=to)
         if whole and (read := seen.seq - from_ + 1) > MOST_READ:
             raise TooLong(
-                f"the log has {read} events that this answer reads, and answers read up to {MOST_READ}; use the verb "
+                f"the log has {counted(read, 'event')} that this answer reads, and answers read up to "
+                f"{MOST_READ}; use the verb "
                 "of the command line on the store's machine, or on an exported log"
             )
         lane = self._long_reads[lane_of(name)]

@@ -18,7 +18,7 @@ from fairlog.cli.params import P, R, flag, read_text, text_option
 from fairlog.cli.whose import company_option, is_typed, user_option
 from scheduler.model.errors import CommandRejected, FairlogError, UnknownApp, UnknownCompany, nearest
 from scheduler.model.states import AppState
-from scheduler.model.text import few
+from scheduler.model.text import counted, few
 
 if TYPE_CHECKING:
     from fairlog.cli.session import Session
@@ -288,4 +288,4 @@ def _is_whole(name: str) -> bool:
 
 
 def _apps(number: int) -> str:
-    return "1 app" if number == 1 else f"{number} apps"
+    return counted(number, "app")

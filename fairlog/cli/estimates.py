@@ -9,6 +9,7 @@ import click
 
 from fairlog.cli import render
 from fairlog.cli.times import localized
+from scheduler.model.text import counted
 
 
 def print_estimate(estimate: Mapping[str, Any] | None, now: int) -> None:
@@ -28,5 +29,6 @@ def print_estimate(estimate: Mapping[str, Any] | None, now: int) -> None:
     if errors := estimate.get("errors"):
         median, ninth = (render.duration(errors[name]) for name in ("medianMs", "p90Ms"))
         click.echo(
-            f"          half of the last {errors['number']} estimates were off by {median} or less, 9 in 10 by {ninth}"
+            f"          half of the last {counted(errors['number'], 'estimate')} were off by {median} or "
+            f"less, 9 in 10 by {ninth}"
         )

@@ -262,7 +262,11 @@ def _sentence(error: Exception) -> str:
         from scheduler.store.transient import in_words  # noqa: PLC0415 (as in `_failures`)
 
         text = in_words(cast("RedisError", error))
-    text = advised(localized(masked(text)))
+    return _whole(advised(localized(masked(text))))
+
+
+def _whole(text: str) -> str:
+    """The sentence, without its middle if somebody's input made it too long to be read."""
     return text if len(text) <= LONGEST_SENTENCE else f"{text[: LONGEST_SENTENCE - 200]} … {text[-200:]}"
 
 
@@ -279,4 +283,5 @@ def _say(error: click.ClickException) -> None:
             text = f"{text.replace('(Did', 'Did').rstrip(')')} {more} lists all"
         elif more not in text:
             text = f"{text.rstrip('.')}; see {more}"
+        text = _whole(text)
     click.echo(spoken(text, error=True), err=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from fairlog.cli.printed import leave_stdout
 from fairlog.cli.render import say
 from scheduler.model.arrays import index_of
-from scheduler.model.text import printable
+from scheduler.model.text import counted, printable
 from scheduler.store.tails import STREAMS, Stream, Tail
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class Printer:
             self.part()
             whose = "the driver" if task is None else f"task {task}"
             kept = "its worker has them in its files, as far as its disk took them"
-            say(f"note: {missing} bytes of {whose} are not shown here; {kept}")
+            say(f"note: {counted(missing, 'byte')} of {whose} are not shown here; {kept}")
 
     def end(self, task: Index) -> None:
         """The task writes nothing more."""

@@ -12,6 +12,7 @@ from fairlog.cli import render
 from fairlog.cli.follow import patiently
 from fairlog.cli.printed import terminal
 from fairlog.cli.times import localized
+from scheduler.model.text import counted
 from scheduler.store.task_states import Progress
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ def _lines(app: str) -> Show:
         if (state, tasks.succeeded) == before or (state == before[0] and time.monotonic() < next_s):
             return
         before, next_s = (state, tasks.succeeded), time.monotonic() + _LINE_EVERY_S
-        done = f", {tasks.succeeded} of {tasks.tasks} tasks done" if tasks.tasks else ""
+        done = f", {tasks.succeeded} of {counted(tasks.tasks, 'task')} done" if tasks.tasks else ""
         render.say(f"{app} {state}{done}")
 
     return show

@@ -17,6 +17,7 @@ from fairlog.cli.completion import complete
 from fairlog.cli.params import P, R, flag, label_option, read_text, text_option
 from scheduler.model.errors import InvalidCommand, UnknownWorker, nearest
 from scheduler.model.states import WorkerStatus
+from scheduler.model.text import counted
 
 if TYPE_CHECKING:
     from fairlog.cli.session import Session
@@ -119,7 +120,7 @@ def picked_workers(session: Session, chosen: WorkerChoice, verb: str) -> list[st
     if not chosen.yes or chosen.dry_run:
         rows = [(each["worker"], each["host"], each["rack"], each["status"], each["executors"]) for each in found]
         render.print_table(("WORKER", "HOST", "RACK", "STATUS", "EXECUTORS"), rows, empty="", err=True)
-        number = "1 worker" if len(found) == 1 else f"{len(found)} workers"
+        number = counted(len(found), "worker")
         render.say(f"{verb}: {number}")
     if chosen.dry_run:
         return []
@@ -150,7 +151,7 @@ def wait_until_empty(session: Session, names: Sequence[str]) -> int:
         if running != said:
             said = running
             render.say(
-                f"{running} executors and drivers run on {', '.join(sorted(left))}"
+                f"{counted(running, 'executor')} and drivers run on {', '.join(sorted(left))}"
                 if left
                 else "nothing runs there any more"
             )

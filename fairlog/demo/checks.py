@@ -14,6 +14,7 @@ from recovery.replay.rebuild import fold
 from scheduler.model.errors import FairlogError
 from scheduler.model.events import AppAdmitted, ExecutorAllocated, ExecutorRemoved
 from scheduler.model.resources import NOTHING
+from scheduler.model.text import counted
 from scheduler.rules.invariants import check
 from scheduler.rules.share.entitlement import Entitlement, entitlement
 from scheduler.rules.state.cluster import ClusterState
@@ -74,8 +75,8 @@ def check_workers(state: ClusterState, seq: int) -> None:
         memory_mb = sum(executor.resources.memory_mb for executor in worker.executors.values())
         if cores > worker.offer.cores or memory_mb > worker.offer.memory_mb:
             raise CheckFailed(
-                f"log position {seq}: worker {worker.id} is granted {cores} cores and {memory_mb} MiB, "
-                f"but offers {worker.offer.cores} cores and {worker.offer.memory_mb} MiB"
+                f"log position {seq}: worker {worker.id} is granted {counted(cores, 'core')} and {memory_mb} MiB, "
+                f"but offers {counted(worker.offer.cores, 'core')} and {worker.offer.memory_mb} MiB"
             )
 
 
@@ -145,7 +146,7 @@ def check_tasks(app: str, expected: int, states: Sequence[str]) -> None:
     """Raises: Broken unless all `expected` tasks of the app succeeded."""
     succeeded = sum(state == "succeeded" for state in states)
     if succeeded != expected or len(states) != expected:
-        raise CheckFailed(f"{succeeded} of the {expected} tasks of {app} succeeded")
+        raise CheckFailed(f"{succeeded} of the {counted(expected, 'task')} of {app} succeeded")
 
 
 def check_end(story: DemoStory, expected: Sequence[str], ask: Callable[..., Any]) -> None:

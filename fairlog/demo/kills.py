@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlog.demo.checks import CheckFailed
 from recovery.failover.lease import members
+from scheduler.model.text import counted
 from scheduler.store.connection import clock_ms
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class Kills:
             if child.name == busiest["worker"] and busiest["executors"] and child.pid is not None:
                 pid = child.pid
                 self._worker = self._kill(child.name, pid)
-                self.say(f"killed {child.name}, which ran {busiest['executors']} executors (kill -9 {pid})")
+                self.say(f"killed {child.name}, which ran {counted(busiest['executors'], 'executor')} (kill -9 {pid})")
 
     def _kill(self, name: str, pid: int) -> Kill:
         head = self._log.head().seq

@@ -29,6 +29,7 @@ from fairlog.demo.kills import Kills
 from fairlog.local.up import Tree, UpPlan
 from scheduler.model.commands import RegisterCompany, SubmitApp
 from scheduler.model.errors import CommandRejected, NoMaster
+from scheduler.model.text import counted
 from scheduler.service.receipts import Receipt
 from scheduler.store.codec import Fact
 from scheduler.store.connection import connect
@@ -107,7 +108,9 @@ def _submit(client: StoreClient) -> tuple[list[SubmitApp], list[Receipt]]:
         command = RegisterCompany(company=company, cores=cores, memory_mb=cores * MEMORY_MB // CORES)
         receipts.append(client.send(command))
     quotas = " : ".join(f"{name} {bought // _SCALE}" for name, bought in QUOTAS.items())
-    click.echo(f"Three companies have quotas of {quotas} (512 : 128 : 1024 scaled to {WORKERS * CORES} cores).")
+    click.echo(
+        f"Three companies have quotas of {quotas} (512 : 128 : 1024 scaled to {counted(WORKERS * CORES, 'core')})."
+    )
     orders = [
         SubmitApp(
             app=f"{company}-{number:02}",
@@ -126,7 +129,7 @@ def _submit(client: StoreClient) -> tuple[list[SubmitApp], list[Receipt]]:
         if isinstance(outcome, CommandRejected):
             raise checks.CheckFailed(f"an app was refused: {outcome}")
         receipts.append(outcome)
-    click.echo(f"{len(orders)} apps were submitted in one batch. The scheduler admits them in fair order.")
+    click.echo(f"{counted(len(orders), 'app')} were submitted in one batch. The scheduler admits them in fair order.")
     click.echo("What admitted apps request may be more than there is: they get executors as others end.\n")
     return orders, receipts
 
@@ -175,7 +178,9 @@ def _display(total: int) -> Iterator[tuple[Show, Callable[[str], None]]]:
         requested = ", ".join(
             f"{each['company']} {each['occupiedCores']}/{each['quotaCores']}" for each in shares["companies"]
         )
-        click.echo(f"{elapsed_s:5.1f} s  {ended:>2} of {total} apps ended; cores requested/quota: {requested}")
+        click.echo(
+            f"{elapsed_s:5.1f} s  {ended:>2} of {counted(total, 'app')} ended; cores requested/quota: {requested}"
+        )
 
     if not sys.stdout.isatty():
         yield line, click.echo
@@ -263,16 +268,16 @@ def _print_results(work: Worklist, orders: Sequence[SubmitApp]) -> None:
     squeezed = totals["squeeze"]
     click.echo(
         f"\nPython's standard library: {totals['words']['words']:,} words and {totals['imports']['imports']:,} imports "
-        f"in {totals['words']['files']} files; {squeezed['bytes'] // 1024:,} KiB compress to "
+        f"in {counted(totals['words']['files'], 'file')}; {squeezed['bytes'] // 1024:,} KiB compress to "
         f"{squeezed['compressed'] // 1024:,} KiB; pi is about {4 * totals['pi']['hits'] / totals['pi']['darts']:.3f}."
     )
 
 
 def _print_checks(story: checks.DemoStory, orders: Sequence[SubmitApp]) -> None:
     held = (
-        f"all {len(orders)} apps finished and released their resources",
+        f"all {counted(len(orders), 'app')} finished and released their resources",
         f"all digests up to log position {story.positions} are valid, and replaying the log gives the master's state",
-        f"at all {story.positions} positions the ledgers add up and no worker is overcommitted",
+        f"at all {counted(story.positions, 'position')} the ledgers add up and no worker is overcommitted",
         f"all {story.admissions} admissions went to the eligible company with the lowest share, within its quota",
     )
     _print_held("Checked from the log alone:", held)
@@ -289,7 +294,7 @@ def _print_survived(facts: Sequence[Fact], kills: Kills, receipts: Sequence[Rece
     held = (
         f"all {len(receipts)} acknowledged commands are in the log at the positions in their receipts",
         f"{master.name} was killed while active; another master took over {after} later",
-        f"{worker.name} was killed with {died} executors; their tasks ran again, and every task succeeded",
+        f"{worker.name} was killed with {counted(died, 'executor')}; their tasks ran again, and every task succeeded",
     )
     _print_held("Nothing was lost:", held)
 

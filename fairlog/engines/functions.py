@@ -31,6 +31,7 @@ from fairlog.engines import wire
 from fairlog.engines.keys import draw_keys
 from fairlog.engines.owner import LEASE_S, OwnedApp, own_folder, own_host, whose, why_ended
 from scheduler.model.commands import SubmitApp
+from scheduler.model.text import counted
 
 if TYPE_CHECKING:
     import ssl
@@ -706,7 +707,8 @@ class _PrintThread(threading.Thread):
             self._printed += len(frame.body)
         if self._left_out:
             _print(
-                sys.stderr, f"{self._left_out} bytes that calls printed were left out here; the app's output has them\n"
+                sys.stderr,
+                f"{counted(self._left_out, 'byte')} that calls printed were left out here; the app's output has them\n",
             )
 
 
@@ -887,7 +889,9 @@ class Executor(_CallMaker, _Executor):
         if cores < 1:
             raise ValueError(f"a call needs at least 1 core, not {cores}")
         if cores > self._cores:
-            raise ValueError(f"an executor of this pool has {self._cores} cores, so no call can have {cores}")
+            raise ValueError(
+                f"an executor of this pool has {counted(self._cores, 'core')}, so no call can have {cores}"
+            )
         if memory_mb is None:
             return WideCalls(self, cores)
         if not 0 < memory_mb <= self._memory_mb:

@@ -128,7 +128,7 @@ class OwnedApp:
             unless_submitted.pop_all()
         self._threads = [
             threading.Thread(target=self._keep, name=f"{self.app} owner", daemon=True),
-            threading.Thread(target=self._follow, args=(receipt.seq - 1,), name=f"{self.app} events", daemon=True),
+            threading.Thread(target=self._follow, args=(receipt.seq - 1,), name=f"events of {self.app}", daemon=True),
         ]
         for thread in self._threads:
             thread.start()

@@ -41,6 +41,7 @@ from recovery.failover.master import REFUSING
 from recovery.replay.rebuild import rebuild
 from scheduler.model.errors import FairlogError, NoMaster
 from scheduler.model.resources import size_text
+from scheduler.model.text import counted
 from scheduler.service.advice import DATA_VARIABLE, of_this_cluster, program
 from scheduler.service.child import Child, die_with_parent
 from scheduler.service.client import CommandClient
@@ -335,11 +336,11 @@ def run_up(plan: UpPlan, say: Callable[[str], None]) -> None:
 def describe(plan: UpPlan) -> str:
     """What `up` has started, and what to type next."""
     fairlog = program()
-    offer = f"{plan.cores} cores and {size_text(plan.memory_mb)}"
-    masters = "1 master" if plan.masters == 1 else f"{plan.masters} masters (1 active, the others standby)"
+    offer = f"{counted(plan.cores, 'core')} and {size_text(plan.memory_mb)}"
+    masters = "1 master" if plan.masters == 1 else f"{counted(plan.masters, 'master')} (1 active, the others standby)"
     metrics = [f"http://{plan.metrics_of(number)}/metrics" for number in range(1, plan.masters + 1) if plan.metrics]
     return (
-        f"fairlog is up: {masters}, {plan.workers} workers with {offer} each; data in {plan.data}\n"
+        f"fairlog is up: {masters}, {counted(plan.workers, 'worker')} with {offer} each; data in {plan.data}\n"
         f"  {fairlog} company add acme\n"
         f"  {fairlog} submit --company acme --user ann --wait -- echo hello\n"
         f"  {'; '.join(f'{fairlog} {verb}' for verb in ('status', 'shares', 'log', 'down'))}\n"

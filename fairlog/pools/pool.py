@@ -35,6 +35,7 @@ from scheduler.model.errors import (
     UnknownAccount,
     UnknownWorker,
 )
+from scheduler.model.text import counted
 from scheduler.service.addresses import TOKEN_VARIABLE, URL_VARIABLE
 from scheduler.service.locks import try_lock
 from scheduler.service.private import private_folder
@@ -235,7 +236,9 @@ class RunningPool:
     def _summary(self, found: PoolPlan) -> None:
         """Tell how the pool stands, if that has changed."""
         pool = self._pool
-        text = f"{found.serve} of at most {pool.most} workers serve, {found.empty} of them with nothing to do"
+        text = (
+            f"{found.serve} of at most {counted(pool.most, 'worker')} serve, {found.empty} of them with nothing to do"
+        )
         text += f"; {found.coming} come; what waits would fill {found.wanted}"
         told = figures(pool, found)
         if told["costPerHour"] is not None:

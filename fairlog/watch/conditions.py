@@ -14,7 +14,7 @@ from fairlog.watch.elections import Elected
 from recovery.archive.editions import UPGRADE, is_earlier
 from recovery.replay.bounds import moment
 from scheduler.model.resources import size_text
-from scheduler.model.text import few
+from scheduler.model.text import counted, few
 from scheduler.rules.command.windows import in_the_way
 from scheduler.rules.index.closings import ends_within
 from scheduler.service.known import WAYS, missed
@@ -351,7 +351,11 @@ def _replicas(_: ClusterState, around: Around) -> Holds:
     if around.unreplicated is not None and not around.error:
         reached, due = around.unreplicated
         if reached < due:
-            yield "", f"the last entries of the log are on {reached} of the {due} replicas that masters wait for", 0
+            yield (
+                "",
+                f"the last entries of the log are on {reached} of the {counted(due, 'replica')} that masters wait for",
+                0,
+            )
         else:
             yield "", "a replica of the store that could become primary is behind it", 0
 
@@ -495,7 +499,7 @@ def _in_the_way(state: ClusterState, around: Around) -> Holds:
 def _worker_disk(_: ClusterState, around: Around) -> Holds:
     for worker, cut in sorted(around.cuts.items()):
         if cut.unwritten and around.now - cut.at < KEPT_MS:
-            output = f"{cut.unwritten} bytes of the output of tasks"
+            output = f"{counted(cut.unwritten, 'byte')} of the output of tasks"
             said = f"the disk of worker {worker} has not taken {output}, since {moment(cut.since)}: {cut.why}"
             yield worker, said, cut.since
 
@@ -678,7 +682,7 @@ def _left_out(state: ClusterState, _: Around, about: str) -> str:
 
 
 def _not_kept(_: ClusterState, around: Around, about: str) -> str:
-    return f"{around.cuts[about].unwritten} bytes of output are lost"
+    return f"{counted(around.cuts[about].unwritten, 'byte')} of output are lost"
 
 
 def _without_worker(state: ClusterState, _: Around, __: str) -> str:
@@ -709,11 +713,6 @@ def _unchecked(state: ClusterState, around: Around, _: str) -> str:
 def _rewound_lost(_: ClusterState, around: Around, __: str) -> str:
     lost = "" if around.audited is None else around.audited.rewound_lost
     return f"lost with it: {lost}" if lost else "the events that the log no longer holds"
-
-
-def counted(number: int, what: str) -> str:
-    """So many of something: "1 app", "2 apps"."""
-    return f"{number} {what}{'s' * (number != 1)}"
 
 
 CONDITIONS: tuple[Condition, ...] = (

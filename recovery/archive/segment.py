@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from recovery.archive.files import PlaceUnreachable, needed, opened, written
 from scheduler.model.errors import UnreadableRecord
+from scheduler.model.text import counted
 from scheduler.store import codec
 from scheduler.store.codec import Record
 
@@ -88,7 +89,8 @@ def get(segment: Segment) -> list[bytes]:
         raise segment.unusable(str(error)) from error
     try:
         if zstandard.frame_content_size(squeezed) != segment.size:
-            raise segment.unusable(f"{segment.url} is damaged: it does not hold {segment.size} bytes of entries")
+            size = counted(segment.size, "byte")
+            raise segment.unusable(f"{segment.url} is damaged: it does not hold {size} of entries")
         lines: bytes = zstandard.ZstdDecompressor().decompress(squeezed)
     except zstandard.ZstdError as error:
         raise segment.unusable(f"{segment.url} is damaged: {error}") from error

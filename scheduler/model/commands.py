@@ -18,6 +18,7 @@ from scheduler.model.outputs import OpenMode
 from scheduler.model.sender import By
 from scheduler.model.staged import FILES, SCRIPT, digest_of, script_of_value
 from scheduler.model.states import Condition
+from scheduler.model.text import counted
 
 BATCH = 1_000
 """The most commands in a batch, and in a turn."""
@@ -806,12 +807,15 @@ def check_variables(values: Mapping[str, str]) -> None:
     for name in largest[:1]:
         if sizes[name] > MAX_VARIABLE_BYTES and name != FILES:
             raise InvalidCommand(
-                f"the variable {name[:60]} has {sizes[name]} bytes, and Linux starts no program with one of more than "
+                f"the variable {name[:60]} has {counted(sizes[name], 'byte')}, and Linux starts no "
+                f"program with one of more than "
                 f"{MAX_VARIABLE_BYTES}; leave it out, as by --export ALL,-{name[:60]}"
             )
     if len(sizes) <= MAX_VARIABLES and size <= MAX_VARIABLES_BYTES:
         return
-    named = [f"{'the staged files' if name == FILES else name[:60]} ({sizes[name]} bytes)" for name in largest]
+    named = [
+        f"{'the staged files' if name == FILES else name[:60]} ({counted(sizes[name], 'byte')})" for name in largest
+    ]
     raise InvalidCommand(
         f"an app can have at most {MAX_VARIABLES} environment variables of {MAX_VARIABLES_BYTES} bytes together, not "
         f"{len(sizes)} of {size}; leave out some, as by --export ALL,-{largest[0][:60]}; the largest are "

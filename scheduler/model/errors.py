@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
+from scheduler.model.text import counted
+
 
 class FairlogError(Exception):
     """The base of fairlog's errors."""
@@ -206,10 +208,10 @@ class NeverTogether(CommandRejected):
 
     def __init__(self, asked: int, each: str, bound: str, most: int, *, gang: bool = False) -> None:
         less = f"ask for at most {most}" if most else "ask for smaller executors"
-        instead = "leave out --gang" if gang else "give --as-many-as-fit"
+        instead = "" if gang else ", or give --as-many-as-fit if its programs need not run at once"
         super().__init__(
-            f"the app needs {asked} executors of {each} at once, and {bound} can hold {most} at most; {less}, or "
-            f"{instead} if its programs need not run at once"
+            f"the app needs {counted(asked, 'executor')} of {each} at once, and {bound} can hold {most} at most; "
+            f"{less}{instead}"
         )
 
 
@@ -329,7 +331,9 @@ class NotReplicated(StaleLog):
     """A commit has reached fewer replicas than configured; it is not acknowledged."""
 
     def __init__(self, reached: int, due: int) -> None:
-        super().__init__(f"the last entries of the log are on {reached} replicas of the store, but {due} are required")
+        super().__init__(
+            f"the last entries of the log are on {counted(reached, 'replica')} of the store, but {due} are required"
+        )
 
 
 class Deposed(FairlogError):

@@ -7,6 +7,8 @@ from operator import add, sub
 
 from msgspec import Struct
 
+from scheduler.model.text import counted
+
 UNLIMITED_CORES = 2**31 - 1
 """What an app of unlimited cores counts down from, as in Spark (semantics A6)."""
 UNLIMITED_MEMORY_MB = 2**62
@@ -49,7 +51,7 @@ class Resources(Struct, frozen=True, array_like=True, order=True, gc=False):
     def __str__(self) -> str:
         """The amounts in words: "8 cores and 4096 MiB and 2 gpu"."""
         more = (f"{amount} {kind}" for kind, amount in self.others)
-        return " and ".join((f"{self.cores} cores", f"{self.memory_mb} MiB", *more))
+        return " and ".join((counted(self.cores, "core"), f"{self.memory_mb} MiB", *more))
 
     def __add__(self, other: Resources) -> Resources:
         if self.others or other.others:

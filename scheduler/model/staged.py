@@ -15,6 +15,7 @@ from hashlib import blake2b
 from pathlib import PurePath
 
 from scheduler.model.errors import InvalidCommand
+from scheduler.model.text import counted
 
 FILES = "FAIRLOG_FILES"
 MOST_FILES = 32
@@ -55,7 +56,8 @@ def script_value(content: bytes, name: str) -> str:
     """The value of the variable with the script of that name. Raises: InvalidCommand if it is too large."""
     if len(content) > MOST_SCRIPT_BYTES:
         raise InvalidCommand(
-            f"the script {name[:80]!r} has {len(content)} bytes, and one of at most {MOST_SCRIPT_BYTES} is copied; "
+            f"the script {name[:80]!r} has {counted(len(content), 'byte')}, and one of at most "
+            f"{MOST_SCRIPT_BYTES} is copied; "
             "put what is larger into a file that the workers share"
         )
     return b64encode(content).decode()

@@ -53,6 +53,13 @@ def one_line(text: str, most: int = 0) -> str:
     return line if not most or len(line) <= most else f"{line[: most - 1]}…"
 
 
+def counted(number: int, what: str) -> str:
+    """So many of something: "1 app", "2 apps", "3 entries"."""
+    if number == 1:
+        return f"1 {what}"
+    return f"{number} {what[:-1]}ies" if what[-1] == "y" else f"{number} {what}{'es' if what[-1] == 's' else 's'}"
+
+
 def few(names: Sequence[str], most: int) -> str:
     """The first names of a list between commas, and how many more there are."""
     more = f" and {len(names) - most} more" if len(names) > most else ""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from scheduler.model.errors import InvariantViolated
 from scheduler.model.resources import NOTHING, Resources, amounts_of
+from scheduler.model.text import counted
 from scheduler.rules.admission.queue import ask_of
 from scheduler.rules.entities.labels import class_of, demands_of, met_by
 from scheduler.rules.entities.ledger import Balance, Occupation, add_grant, add_request
@@ -44,7 +45,10 @@ def parts_of_gangs(state: ClusterState) -> Iterator[str]:
         if app.spec.gang and app.goes_on:
             number, there, targets = app.executor_limit, len(app.executors), len(app.holds)
             if len(app.members) not in (0, number) or targets not in (0, number):
-                yield f"gang {app.id!r} of {number} has {there} executors, {len(app.members)} stay, {targets} targets"
+                yield (
+                    f"gang {app.id!r} of {number} has {counted(there, 'executor')}, {len(app.members)} "
+                    f"stay, {targets} targets"
+                )
 
 
 def violations(state: ClusterState) -> Iterator[str]:
@@ -227,7 +231,7 @@ def _claim(app: App, state: ClusterState) -> Iterator[str]:
     if app.ended is None and need is not state.claims.need_of(app):
         yield f"app {name!r} needs something else of a worker than its demand says"
     if (app.usable, app.more) != (usable_executors(app), need.more(app, state.fleet)):
-        yield f"app {name!r} counts {app.usable} executors and {app.more} that it can still use"
+        yield f"app {name!r} counts {counted(app.usable, 'executor')} and {app.more} that it can still use"
     if app.usable and app.admitted not in need.owed:
         yield f"app {name!r} is not kept among those that can use executors of its need"
     never = app.admitted > 0 and app.ended is None and not app.next_executor and not app.tries.next_driver
@@ -263,7 +267,7 @@ def _leaving(app: App) -> Iterator[str]:
     if app.leaving != _sum([one for one in app.allocations() if one.status == "stopping"]):
         yield f"app {app.id!r} counts {app.leaving} that leaves, against its executors"
     if (app.moved, app.moving) != (len(moving), _sum(moving)):
-        yield f"app {app.id!r} counts {app.moved} executors that change their place, not {len(moving)}"
+        yield f"app {app.id!r} counts {counted(app.moved, 'executor')} that change their place, not {len(moving)}"
 
 
 def _app(app: App, state: ClusterState) -> Iterator[str]:
@@ -277,7 +281,7 @@ def _app(app: App, state: ClusterState) -> Iterator[str]:
     if app.running != [executor.status for executor in app.executors.values()].count("running"):
         yield f"app {name!r} counts {app.running} running executors"
     if app.started != sum(executor.started for executor in app.executors.values()):
-        yield f"app {name!r} counts {app.started} executors that were started"
+        yield f"app {name!r} counts {counted(app.started, 'executor')} that were started"
     if (app.running_since is not None) != (app.max_runtime_s is not None and app.runs):
         yield f"the clock of app {name!r} runs or not, against its executors"
     if (name in state.waiting) != bool(app.admitted and app.ended is None):
@@ -285,7 +289,7 @@ def _app(app: App, state: ClusterState) -> Iterator[str]:
     if not app.admitted and any(held.status != "stopping" or not app.restarts for held in app.allocations()):
         yield f"app {name!r} has executors but is not admitted"
     if app.owed != state.wants_executors(app):
-        yield f"app {name!r} is owed {app.left_cores} cores, but its flag `owed` is {app.owed}"
+        yield f"app {name!r} is owed {counted(app.left_cores, 'core')}, but its flag `owed` is {app.owed}"
 
 
 def _fleet_and_places(state: ClusterState) -> Iterator[str]:

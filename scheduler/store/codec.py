@@ -40,6 +40,7 @@ from scheduler.model.errors import UnreadableRecord
 from scheduler.model.events import EVENT_TYPES, Event, by_kind
 from scheduler.model.resources import Resources
 from scheduler.model.sender import NOBODY, By
+from scheduler.model.text import counted
 from scheduler.store.framing import framed_bytes
 
 T = TypeVar("T")
@@ -330,7 +331,7 @@ def _decoded(
         raise _complaint(record, error) from error
     count = len(events)
     if not events or count != last - first + 1:
-        raise UnreadableRecord(first, f"the turn has {count} events for positions {first} to {last}")
+        raise UnreadableRecord(first, f"the turn has {counted(count, 'event')} for positions {first} to {last}")
     free = 0
     for number, each in enumerate(logged):
         begin, caused = each.begin, each.number

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import Literal, NamedTuple, get_args
 
+from scheduler.model.text import counted
+
 Stream = Literal["stdout", "stderr"]
 STREAMS: tuple[Stream, ...] = get_args(Stream)
 MOST_BYTES = 64 * 1024
@@ -40,7 +42,7 @@ class Tail(NamedTuple):
     def marked(self, stream: Stream | None = None) -> bytes:
         """As `text`, after a line that says how much was written before and is not in it, if anything was."""
         missing = self.missing(stream=stream)
-        note = f"fairlog: {missing} bytes before this are not shown here; the worker has them in its files\n"
+        note = f"fairlog: {counted(missing, 'byte')} before this are not shown here; the worker has them in its files\n"
         return (note.encode() if missing else b"") + self.text(stream)
 
     def only(self, stream: Stream | None) -> Tail:

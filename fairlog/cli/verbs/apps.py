@@ -21,6 +21,7 @@ from fairlog.cli.times import localized
 from fairlog.efficiency import in_words
 from scheduler.model.arrays import index_of
 from scheduler.model.resources import size_text
+from scheduler.model.text import counted
 from witness.failing import exclusion_in_words
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def app(source: Source, *, app: str, as_json: bool) -> None:
             click.echo(f"{label:<18} {_in_words(name, value)}")
     if found["driver"] is not None:
         where, size = found["driver"], size_text(found["driver"]["memory"])
-        click.echo(f"{'driver':<18} {where['driver']} on {where['worker']}, {where['cores']} cores, {size}")
+        click.echo(f"{'driver':<18} {where['driver']} on {where['worker']}, {counted(where['cores'], 'core')}, {size}")
     spent = found.get("spent")
     notes = [("used", in_words(spent))] if found["endedAt"] and spent and spent["toldCoreMs"] else []
     notes += [("link", f"{name}: {address}") for name, address in links.items()]

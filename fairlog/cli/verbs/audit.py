@@ -13,7 +13,7 @@ from msgspec.structs import asdict
 
 from fairlog.cli import render
 from fairlog.cli.decorators import on_cluster
-from fairlog.cli.params import EXPORT, FOLDER, as_json, flag, read_point, span_options, text_option
+from fairlog.cli.params import EXPORT, FOLDER, as_json, flag, named_option, read_point, span_options
 from fairlog.cli.reached import check_reached
 from fairlog.cli.target import Target, target_options
 from fairlog.cli.whose import company_option
@@ -23,6 +23,7 @@ from recovery.archive.reads import left, recorded
 from recovery.replay.bounds import OPEN, Bound
 from recovery.replay.rebuild import unhindered
 from scheduler.model.errors import InvalidCommand, UnknownCompany, UnreadableRecord
+from scheduler.model.text import counted
 from scheduler.service.program_log import log_to_stderr
 from scheduler.service.receipts import read_receipts
 from scheduler.service.seals import lost_reads
@@ -59,7 +60,7 @@ _NOWHERE = 1 << 63
     help="Audit every *.jsonl file in DIR instead, and report what this version would decide differently.",
 )
 @click.option("--receipts", type=EXPORT, metavar="FILE", help="Compare the log with the receipts in FILE.")
-@text_option("--seals", metavar="URL", help="Compare the log with the seals that masters have kept below URL.")
+@named_option("--seals", metavar="URL", help="Compare the log with the seals that masters have kept below URL.")
 @flag("--follow", help="Go on with what is appended to the log, as a service does, until SIGTERM or SIGINT.")
 @click.option(
     "--checkpoints",
@@ -289,7 +290,7 @@ def _check_span(audited: Audit, first: Bound, last: Bound) -> None:
 def _by_spans(log: EventLog) -> Audit:
     """The audit of the whole log, on all cores."""
     try:
-        return spans.audited(log, spans.processes(), progress=lambda count: render.progress(f"{count} entries"))
+        return spans.audited(log, spans.processes(), progress=lambda count: render.progress(counted(count, "entry")))
     finally:
         render.progress("")
 
@@ -322,7 +323,7 @@ def _verdicts(audited: Audit, name: str, company: str | None) -> list[CommonCaus
 
 
 def _print_verdicts(name: str, audited: Audit, verdicts: list[CommonCause], *, everything: bool) -> None:
-    checked = f"{audited.events} entries and {audited.decisions} decisions were checked"
+    checked = f"{counted(audited.events, 'entry')} and {counted(audited.decisions, 'decision')} were checked"
     end = f"up to {audited.ends_at}:{audited.digest}"
     if not verdicts:
         click.echo(f"{name}This log follows its rules: {checked}, {end}.")

@@ -16,6 +16,7 @@ from fairlog.cli.params import EXPORT, as_json, flag, range_option, read_text
 from fairlog.cli.stored_log import stored_log
 from fairlog.cli.target import Target, target_options
 from scheduler.model.sender import local
+from scheduler.model.text import counted
 
 if TYPE_CHECKING:
     from fairlog.cli.session import Session
@@ -185,7 +186,7 @@ def archive(
         url = Path(url).absolute().as_uri()
     folder = url or session.target.archive or settings["archive_url"]
     kept = settings["archive_retain_events"] if retain is None else retain
-    folded = lambda seq: render.progress(f"folded {seq} entries for a snapshot")  # noqa: E731
+    folded = lambda seq: render.progress(f"folded {counted(seq, 'entry')} for a snapshot")  # noqa: E731
     moved = list(move(session.road.log, folder, retain=kept, watched=render.counted, folded=folded))
     of_reads = list(archive_reads(session.road.store, session.road.keys, folder))
     if of_reads and not as_json:
@@ -193,10 +194,12 @@ def archive(
     if as_json:
         render.print_json([_segment(each) for each in moved])
     elif moved:
-        click.echo(f"entries {moved[0].first} to {moved[-1].last} moved to {folder}, in {len(moved)} segments")
+        click.echo(
+            f"entries {moved[0].first} to {moved[-1].last} moved to {folder}, in {counted(len(moved), 'segment')}"
+        )
     else:
         head = session.road.log.head().seq
-        click.echo(f"nothing to archive: the log has {head} entries, and the last {kept} stay in the store")
+        click.echo(f"nothing to archive: the log has {counted(head, 'entry')}, and the last {kept} stay in the store")
 
 
 def _print_archive(session: Session, *, checking: bool, as_json: bool) -> None:
@@ -235,7 +238,8 @@ def _warn_of_withheld(withheld: int) -> None:
     """Say that apps of an imported or restored log cannot run."""
     if withheld:
         render.say(
-            f"The commands of {withheld} apps that have not ended are not in this public log. Their tasks cannot run; "
+            f"The commands of {counted(withheld, 'unfinished app')} are not in this public log. "
+            f"Their tasks cannot run; "
             "`fairlog kill APP` ends an app."
         )
 

@@ -31,6 +31,7 @@ from fairlog.cli.worker_choice import (
 )
 from scheduler.model.resources import size_text
 from scheduler.model.sender import local
+from scheduler.model.text import counted
 from witness.failing import exclusion_in_words
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ def company_remove(session: Session, *, name: tuple[str, ...], yes: bool) -> int
     apps = Counter(each["company"] for each in session.ask("apps", everything=True) if each["endedAt"] is not None)
     for each in () if yes else name:
         if apps[each]:
-            confirm(f"company {each} has {apps[each]} apps that have ended; remove it all the same?")
+            confirm(f"company {each} has {counted(apps[each], 'ended app')}; remove it all the same?")
     return send_each(session, name, lambda each: commands.RemoveCompany(company=each), "removed")
 
 
@@ -401,7 +402,7 @@ def workers(source: Source, *, labels: dict[str, str], as_json: bool) -> None:
             who = f"app {excluded['app']}"
             click.echo(localized(exclusion_in_words({**excluded, "worker": worker["worker"]}, who)))
         for hold in worker["holds"]:
-            size = f"{hold['cores']} cores, {size_text(hold['memory'])}"
+            size = f"{counted(hold['cores'], 'core')}, {size_text(hold['memory'])}"
             click.echo(
                 f"worker {worker['worker']}: {size} held for app {hold['app']} since {render.moment(hold['since'])}"
             )
@@ -530,4 +531,4 @@ def _standing(each: dict[str, Any]) -> list[str]:
 
 def _amounts(balance: dict[str, Any], name: str) -> str:
     others = (f"{amount} {kind}" for kind, amount in balance.get(f"{name}Resources", {}).items())
-    return ", ".join((f"{balance[f'{name}Cores']} cores", size_text(balance[f"{name}Memory"]), *others))
+    return ", ".join((counted(balance[f"{name}Cores"], "core"), size_text(balance[f"{name}Memory"]), *others))

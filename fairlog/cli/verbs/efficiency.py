@@ -9,7 +9,7 @@ import click
 from fairlog.cli import render
 from fairlog.cli.choice import Filter, filter_options
 from fairlog.cli.decorators import on_log
-from fairlog.cli.params import as_json, number_option, read_time
+from fairlog.cli.params import WholeNumber, as_json, number_option, read_time
 from fairlog.efficiency import LEVELS, Level, peak, percent
 from fairlog.efficiency import efficiency as judged
 from witness.hours import HOUR_MS
@@ -33,7 +33,7 @@ _WHO: Mapping[Level, tuple[str, ...]] = {
 @filter_options
 @click.option("--since", type=read_time, metavar="TIME", help="Only apps that were submitted since then.")
 @click.option("--until", type=read_time, metavar="TIME", help="Only apps that were submitted until then.")
-@number_option("--limit", help="Show at most N rows, those that wasted most.")
+@number_option("--limit", type=WholeNumber(1), help="Show at most N rows, those that wasted most.")
 @as_json
 @on_log
 def efficiency(

@@ -16,7 +16,7 @@ from fairlog.cli.times import localized
 from fairlog.efficiency import in_words
 from scheduler.model.errors import FairlogError, NotAllowed
 from scheduler.model.resources import size_text
-from scheduler.model.text import one_line
+from scheduler.model.text import counted, one_line
 from witness.failing import exclusion_in_words
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def _print_story(told: dict[str, Any]) -> None:
     if told["admission"]:
         _print_admission(told["admission"])
     for driver in told["drivers"]:
-        size = f"{driver['cores']} cores, {size_text(driver['memory'])} on {driver['worker']}"
+        size = f"{counted(driver['cores'], 'core')}, {size_text(driver['memory'])} on {driver['worker']}"
         click.echo(f"driver    {driver['driver']} at {driver['seq']}: {size}")
         click.echo(f"          {localized(driver['why']['text'])} ({driver['why']['rule']})")
     _print_executors(told)
@@ -143,7 +143,7 @@ def _print_sender(told: dict[str, Any], asked: dict[str, Any]) -> None:
 
 def _print_executors(told: dict[str, Any]) -> None:
     for executor in told["executors"]:
-        size, why = f"{executor['cores']} cores, {size_text(executor['memory'])}", executor["why"]
+        size, why = f"{counted(executor['cores'], 'core')}, {size_text(executor['memory'])}", executor["why"]
         click.echo(f"executor  {executor['executor']} at {executor['seq']}: {size} on {executor['worker']}")
         for name in ("size", "memory", *(["resources"] if "resources" in why else []), "workers"):
             click.echo(f"          {localized(why[name])} ({why[f'{name}Rule']})")
@@ -155,7 +155,7 @@ def _print_executors(told: dict[str, Any]) -> None:
 
 def _print_targets(told: dict[str, Any]) -> None:
     for target in told["targets"]:
-        size = f"{target['cores']} cores, {size_text(target['memory'])} on {target['worker']}"
+        size = f"{counted(target['cores'], 'core')}, {size_text(target['memory'])} on {target['worker']}"
         click.echo(f"target    {size}, since {render.moment(target['since'])}, by {target['why']} (H6)")
         for one in target["leaving"]:
             by = "once its tasks have ended"

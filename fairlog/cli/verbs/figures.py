@@ -111,7 +111,7 @@ def _print_fairness(report: dict[str, Any]) -> None:
     error = whole["fairnessError"]
     owed = "-" if error is None else f"{100 * error:.1f}%"
     click.echo(f"shortfall on average {owed} of the cluster was owed to somebody and not given")
-    click.echo(f"used      {_number(whole['utilisation'])} of the cores, {_number(whole['queueLength'])} apps pending")
+    click.echo(f"used      {_number(whole['utilisation'])} of the cores, apps pending: {_number(whole['queueLength'])}")
     who = {"user": ("COMPANY", "USER"), "department": ("DEPARTMENT", "COMPANY")}.get(report["by"], ("COMPANY",))
     cores = (_CORES, _cores) if report["by"] != "department" else (("JAIN", *_CORES), _with_jain)
     tables = (cores, (_WAITS, _waits)) if report["rows"] else ((_CORES, _cores),)

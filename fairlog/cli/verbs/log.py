@@ -13,12 +13,13 @@ from fairlog.cli import render
 from fairlog.cli.choice import full_id
 from fairlog.cli.completion import complete
 from fairlog.cli.decorators import on_log
-from fairlog.cli.params import InputFile, as_json, check_extra, file_option, flag, span_options, text_option
+from fairlog.cli.params import InputFile, as_json, check_extra, file_option, flag, named_option, span_options
 from fairlog.cli.target import in_the_past
 from recovery.replay.bounds import OPEN, Bound, up_to
 from scheduler.model.errors import InvalidCommand, UnknownApp
 from scheduler.model.ids import app_of
 from scheduler.model.resources import size_text
+from scheduler.model.text import counted
 
 if TYPE_CHECKING:
     from fairlog.cli.sources import Source
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @span_options
-@text_option("--app", metavar="A", shell_complete=complete("app"), help="Print only events of this app.")
+@named_option("--app", metavar="A", shell_complete=complete("app"), help="Print only events of this app.")
 @flag("--follow", "following", help="Keep printing new events.")
 @flag("--public", help="Leave out private parts: names shown, commands, variables, folders, reasons and salts.")
 @file_option("--parquet", help="Write a Parquet file instead, one row per event.")
@@ -155,7 +156,7 @@ def _print_result(result: dict[str, Any]) -> None:
         said = (f"{what} {_amount(ledgers[what])}" for what in ("requested", "granted"))
         click.echo(f"company  {name}: {'; '.join(said)}")
     for name, cores in final["free"].items():
-        click.echo(f"worker   {name}: {cores} cores free")
+        click.echo(f"worker   {name}: {counted(cores, 'core')} free")
 
 
 def _more(value: object) -> str:
@@ -166,4 +167,4 @@ def _more(value: object) -> str:
 
 
 def _amount(amount: list[int]) -> str:
-    return f"{amount[0]} cores, {size_text(amount[1])}"
+    return f"{counted(amount[0], 'core')}, {size_text(amount[1])}"

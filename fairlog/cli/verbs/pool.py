@@ -13,9 +13,10 @@ import click
 
 from fairlog.cli import render
 from fairlog.cli.decorators import on_cluster
+from fairlog.cli.params import FILE, flag
 from fairlog.cli.params import as_json as json_option
-from fairlog.cli.params import flag
 from fairlog.cli.session import Session
+from scheduler.model.text import counted
 from scheduler.service.lossy import outlive_full_disks
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("file", type=FILE)
 @flag("--once", help="Look and act once, and end.")
 @flag("--plan", "only_plan", help="Print what there is to do, and end; nothing is changed.")
 @flag("--empty", help="Let all workers of the pool go, and end when nothing of it is left.")
@@ -113,7 +114,7 @@ def _print_cost(spec: Pool, found: Mapping[str, Any], *, as_json: bool) -> None:
     if as_json:
         render.print_json(found)
         return
-    text = f"{found['workers']} workers of pool {spec.name}: {found['hours']:.2f} hours since "
+    text = f"{counted(found['workers'], 'worker')} of pool {spec.name}: {found['hours']:.2f} hours since "
     text += render.moment(found["since"])
     if found["cost"] is not None:
         text += f", {found['cost']:.2f}{f' {spec.currency}' if spec.currency else ''}"

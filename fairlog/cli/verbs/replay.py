@@ -19,7 +19,7 @@ from fairlog.cli.params import as_json, matched, span_options
 from fairlog.cli.printed import terminal
 from fairlog.cli.reached import check_reached
 from recovery.replay.bounds import Bound
-from scheduler.model.text import one_line
+from scheduler.model.text import counted, one_line
 from witness.playback import Playback, pending_apps, told
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def _line(frame: TurnFrame) -> str:
 
 
 def _queue(state: ClusterState) -> str:
-    granted = f"{state.balance.granted.cores} of {state.fleet.total.cores} cores granted"
+    granted = f"{state.balance.granted.cores} of {counted(state.fleet.total.cores, 'core')} granted"
     return f"{sum(pending_apps(state).values())} pending, {len(state.waiting)} admitted, {granted}"
 
 

@@ -36,6 +36,7 @@ from fairlog.local.running import advise_for, check_own_keys, default_data, find
 from recovery.archive.allowed import VARIABLE as ALLOW_VARIABLE
 from scheduler.model.errors import FairlogError, NotAuthenticated
 from scheduler.model.grants import IMAGE_LABEL
+from scheduler.model.text import counted
 from scheduler.rules.checks.validate import (
     MAX_CORES,
     MAX_LEASE_S,
@@ -166,8 +167,8 @@ def up(target: Target, /, *, detach: bool, data: Path | None, cluster: str | Non
     last = asked["metrics"] and asked["metrics"][1] + asked["masters"] - 1
     if last and last > MAX_PORT:
         raise click.UsageError(
-            f"--metrics needs a port for each of {asked['masters']} masters, and {last} is above {MAX_PORT}; give a "
-            "lower one"
+            f"--metrics needs a port for each of {counted(asked['masters'], 'master')}, and {last} is above "
+            f"{MAX_PORT}; give a lower one"
         )
     if asked["beside"] is not None:
         _check_spark()
@@ -186,11 +187,21 @@ def up(target: Target, /, *, detach: bool, data: Path | None, cluster: str | Non
     check_own_keys(plan.data)
     if note := plain_note():
         render.say(note)
+    if plan.workers:
+        _note_a_small_offer(plan.cores, plan.memory_mb)
     if detach:
         started = start_detached(plan)
         render.tell(f"fairlog is up (process {started.pid}); data in {started.data}; `fairlog down` stops it")
     else:
         run_up(plan, _reporter())
+
+
+def _note_a_small_offer(cores: int, memory_mb: int) -> None:
+    if cores < _SMALLEST_CORES or memory_mb < _SMALLEST_MB:
+        render.say(
+            f"note: {counted(cores, 'core')} and {memory_mb} MiB are less than the default size of the smallest "
+            f"executor ({_SMALLEST_CORES} cores, {_SMALLEST_MB} MiB); offer more with --cores and --memory"
+        )
 
 
 @click.command()
@@ -567,11 +578,7 @@ def worker(
     ]
     for offer in offers:
         check_identifier("the worker id, by --id or else the name of the host,", offer.worker)
-    if offers[0].cores < _SMALLEST_CORES or offers[0].memory_mb < _SMALLEST_MB:
-        render.say(
-            f"note: {offers[0].cores} cores and {offers[0].memory_mb} MiB are less than the default size of the "
-            f"smallest executor ({_SMALLEST_CORES} cores, {_SMALLEST_MB} MiB); offer more with --cores and --memory"
-        )
+    _note_a_small_offer(offers[0].cores, offers[0].memory_mb)
     live_as(place.address, place.cluster, [f"worker {offer.worker}" for offer in offers])
     run_agent(place.address, place.cluster, offers, place.keyring, place.token)
 

@@ -69,7 +69,7 @@ from scheduler.model.resources import size_text
 from scheduler.model.staged import FILES, MOST_BYTES, SCRIPT, digest_of, packed, script_value
 from scheduler.model.states import Condition
 from scheduler.model.targets import place_of
-from scheduler.model.text import MAX_NAME
+from scheduler.model.text import MAX_NAME, counted
 from scheduler.service.receipts import write_receipts
 
 if TYPE_CHECKING:
@@ -873,7 +873,7 @@ def _show_plan(said: dict[str, Any], now: int, *, as_json: bool) -> int:
     if as_json:
         render.print_json(said)
         return 0
-    size = f"{said['requestedCores']} cores, {size_text(said['requestedMemory'])}"
+    size = f"{counted(said['requestedCores'], 'core')}, {size_text(said['requestedMemory'])}"
     if said["starts"]:
         click.echo(f"starts    now, with {size} requested")
         columns = "executor worker cores memory"

@@ -16,6 +16,7 @@ from fairlog.cli.choice import shown_state, waited_ms
 from fairlog.cli.decorators import on_cluster
 from fairlog.cli.params import Seconds, flag
 from scheduler.model.resources import size_text
+from scheduler.model.text import counted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -60,7 +61,8 @@ def _headline(session: Session) -> str:
     granted = sum(each["grantedCores"] for each in session.ask("workers"))
     return (
         f"{render.second(seen['at'])}  position {seen['head']}  {counts['pending']} pending, "
-        f"{counts['waiting']} waiting, {counts['running']} running  {granted} of {seen['cores']} cores granted"
+        f"{counts['waiting']} waiting, {counts['running']} running  {granted} of "
+        f"{counted(seen['cores'], 'core')} granted"
     )
 
 

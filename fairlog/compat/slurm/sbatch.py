@@ -316,8 +316,7 @@ def submit(road: ApiRoad, asked: SbatchOptions, fields: dict[str, Any], secrets:
     try:
         seq = road.send({**fields, "secrets": secrets})
     except Problem as problem:
-        why = str(problem).partition(", or leave out --gang")[0]  # which nobody has typed
-        raise SlurmError(f"Batch job submission failed: {why}") from None
+        raise SlurmError(f"Batch job submission failed: {problem}") from None
     path = f"/v1/apps/{fields['app']}"
     number = road.get(path, after=seq)["submittedSeq"]
     if "parsable" in asked:

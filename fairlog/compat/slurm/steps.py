@@ -10,6 +10,7 @@ from fairlog.compat.slurm import sbatch
 from fairlog.compat.slurm.nodes import hosts_of
 from fairlog.compat.slurm.sbatch import SbatchOptions
 from fairlog.compat.slurm.words import SlurmError
+from scheduler.model.text import counted
 
 PART = "_FAIRLOG_STEP"
 """Variable of an `srun` that another one has started on a further node of their job: its part of the step, as JSON."""
@@ -111,7 +112,8 @@ def _chosen(asked: SbatchOptions, names: list[str]) -> list[int]:
     number = sbatch.nodes_of(asked) if "nodes" in asked else len(ranks) or len(names)
     if number > len(names):
         raise SlurmError(
-            f"Requested node configuration is not available: this job has {len(names)} nodes, and not {number}; give "
+            f"Requested node configuration is not available: this job has {counted(len(names), 'node')}, "
+            f"and not {number}; give "
             f"--nodes={len(names)} or fewer"
         )
     others = [rank for rank in range(len(names)) if rank not in ranks]

@@ -40,6 +40,7 @@ from fairlog.engines.spark.driver import PROPERTIES, kept_variables, submission,
 from scheduler.model.commands import BATCH, KillApp, write_command
 from scheduler.model.errors import AppEnded, FairlogError, InvalidCommand, NotAllowed, NotAuthenticated
 from scheduler.model.sender import local
+from scheduler.model.text import counted
 from scheduler.rules.command.permission import Subject, may_read
 from scheduler.service.tokens import token_id
 
@@ -298,7 +299,7 @@ class SparkRestServer:
             part = bodies[start : start + BATCH]
             outcomes = await door.run(who, partial(door.handlers.sender.send_many, who, part), "commands")
             refusals += [each for each in outcomes if isinstance(each, Exception) and not isinstance(each, AppEnded)]
-        message = f"{len(apps) - len(refusals)} drivers were told to end"
+        message = f"{counted(len(apps) - len(refusals), 'driver')} were told to end"
         if refusals:
             message += f", {len(refusals)} were not: {refusals[0]}"
         return answer("KillAllSubmissionResponse", self._spark, success=not refusals, message=message)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from scheduler.model.errors import InvalidCommand
+from scheduler.model.text import counted
 
 JAR = Path(__file__).with_name("fairlog-spark.jar")
 MASTER = "spark+fairlog://"
@@ -104,7 +105,8 @@ def executors_of(conf: Mapping[str, str], initial: int) -> Executors:
         number = whole(conf, "spark.cores.max", cores) // cores if "spark.cores.max" in conf else initial
         if not number and initial:
             raise InvalidCommand(
-                f"spark.cores.max, {conf['spark.cores.max']}, is less than the {cores} cores of one executor; "
+                f"spark.cores.max, {conf['spark.cores.max']}, is less than the {counted(cores, 'core')} "
+                f"of one executor; "
                 "raise it, or lower spark.executor.cores"
             )
     return Executors(cores, heap_mb, memory_mb, resources, number)

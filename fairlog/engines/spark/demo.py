@@ -22,6 +22,7 @@ from typing import Any
 import click
 
 from fairlog.engines.spark.driver import NoSpark, home_of_spark
+from scheduler.model.text import counted
 
 USERS = {"acme": "ann", "globex": "bob"}
 WORKERS, CORES = 2, 4
@@ -178,7 +179,10 @@ def _show_receipts(demo: Demo, loser: str) -> None:
     ]
     if not taken:
         raise DemoFailed("no executor was reclaimed")
-    click.echo(f"\n{len(taken)} executors of acme were reclaimed, each with a receipt, which `fairlog explain` shows:")
+    click.echo(
+        f"\n{counted(len(taken), 'executor')} of acme were reclaimed, each with a receipt, which "
+        f"`fairlog explain` shows:"
+    )
     lines = demo.verb("explain", loser).splitlines()
     click.echo("\n".join(lines[next(number for number, line in enumerate(lines) if line.startswith("lost")) :]))
     count = len(demo.receipts.read_text().splitlines())

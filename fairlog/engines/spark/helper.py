@@ -20,7 +20,7 @@ from fairlog.engines.spark.conf import MASTER, executor_command, executor_secret
 from scheduler.model.commands import SubmitApp
 from scheduler.model.errors import FairlogError, InvalidCommand
 from scheduler.model.ids import executor_id, number_of
-from scheduler.model.text import MAX_DETAIL, one_line
+from scheduler.model.text import MAX_DETAIL, counted, one_line
 
 if TYPE_CHECKING:
     from fairlog.engines.owner import Event
@@ -165,7 +165,8 @@ class Helper:
             return
         if self._serving.isdisjoint(str(number_of(executor)) for executor in self._owned.executors):
             why = one_line(
-                f"{self._failed} executors ended before they reached the driver; the last one: {said}", MAX_DETAIL
+                f"{counted(self._failed, 'executor')} ended before they reached the driver; the last one: {said}",
+                MAX_DETAIL,
             )
             self._owned.finish("failed", why)
             self._tell("OVER", f"app {self._app} is failed: {why}")

@@ -14,7 +14,7 @@ from scheduler.model.errors import InvalidCommand, NeverTogether
 from scheduler.model.events import AppRemoved, Event, Fixed
 from scheduler.model.quota import Quota
 from scheduler.model.resources import NOTHING, Amounts, Resources
-from scheduler.model.text import MAX_DETAIL
+from scheduler.model.text import MAX_DETAIL, counted
 from scheduler.rules.checks import validate
 from scheduler.rules.checks.validate import check_range, read_limit, shorten
 from scheduler.rules.entities.labels import demand_of
@@ -67,7 +67,8 @@ def of_programs(state: ClusterState, command: SubmitApp) -> SubmitApp:
         check_range("cores", command.cores, 0 if command.driver else 1, validate.MAX_CORES)
         if 0 < command.cores < each:
             raise InvalidCommand(
-                f"an executor of {each} cores is larger than the app, which asks for {command.cores} in all; ask for "
+                f"an executor of {counted(each, 'core')} is larger than the app, which asks for "
+                f"{command.cores} in all; ask for "
                 "more cores, or for smaller executors with --executor-cores"
             )
         number = command.cores // each

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from scheduler.model.errors import InvalidCommand
 from scheduler.model.events import Computed, Fixed
+from scheduler.model.text import counted
 from scheduler.rules.checks.kinds import whole_amounts
 from scheduler.rules.checks.validate import MAX_CORES, MAX_TASKS, check_range
 from scheduler.rules.placement.sizing import smallest_cores
@@ -117,7 +118,9 @@ def asked(settings: ClusterConfigured, command: SubmitApp, sizing: Sizing) -> As
     elif cores is None:
         cores = settings.default_cores
     if 0 < cores < each:
-        raise InvalidCommand(f"{cores} cores run no task of {each}; ask for at least {each} cores")
+        raise InvalidCommand(
+            f"no task of {each} fits into {counted(cores, 'core')}; ask for at least {counted(each, 'core')}"
+        )
     if tasks is None:
         tasks = 0 if command.driver else max(1, cores // each)
     check_range("tasks", tasks, least, MAX_TASKS)
@@ -157,13 +160,15 @@ def _check_task(settings: ClusterConfigured, sizing: Sizing, each: int) -> None:
     """Raises: InvalidCommand if no executor of the app can run a task of so many cores (semantics A7)."""
     if isinstance(sizing, Fixed) and each > sizing.each.cores:
         raise InvalidCommand(
-            f"a task of {each} cores does not fit into the app's executors of {sizing.each.cores} cores; "
+            f"a task of {counted(each, 'core')} does not fit into the app's executors of "
+            f"{counted(sizing.each.cores, 'core')}; "
             f"state fewer --cores-per-task, or larger executors with --executor-cores {each}"
         )
     if isinstance(sizing, Computed) and each > settings.max_executor_cores:
         raise InvalidCommand(
-            f"a task of {each} cores does not fit into the largest executor, which has {settings.max_executor_cores} "
-            f"cores; state --tasks and --cores-per-task, or larger executors with --executor-cores {each}"
+            f"a task of {counted(each, 'core')} does not fit into the largest executor, which has "
+            f"{counted(settings.max_executor_cores, 'core')}; "
+            f"state --tasks and --cores-per-task, or larger executors with --executor-cores {each}"
         )
 
 

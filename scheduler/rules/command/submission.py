@@ -15,6 +15,7 @@ from scheduler.model.grants import IMAGE_LABEL
 from scheduler.model.quota import Quota
 from scheduler.model.resources import MAX_AMOUNT, NOTHING, Resources, aligned
 from scheduler.model.targets import place_of
+from scheduler.model.text import counted
 from scheduler.rules.checks import validate
 from scheduler.rules.checks.kinds import amounts_named, per_task
 from scheduler.rules.checks.validate import (
@@ -272,7 +273,8 @@ def check_size(state: ClusterState, sizing: Sizing, cores: int | Literal["unlimi
     settings = state.settings
     if isinstance(sizing, Fixed) and isinstance(cores, int) and not sizing.counted and sizing.each.cores > cores:
         raise InvalidCommand(
-            f"an executor of {sizing.each.cores} cores is larger than the app, which asks for {cores} in all; "
+            f"an executor of {counted(sizing.each.cores, 'core')} is larger than the app, which asks for "
+            f"{cores} in all; "
             "ask for more cores, or for smaller executors"
         )
     if settings.own_sizes == "any" or isinstance(sizing, Computed):
@@ -403,7 +405,9 @@ def _elastic(state: ClusterState, command: SubmitApp, least: int, most: int) -> 
     The default size is the minimum executor. The app starts with MIN executors, or with one if it has tasks.
     """
     check_range("MAX of --elastic", most, 1, validate.MAX_TASKS)
-    check_range("MIN of --elastic", least, 0, most)
+    check_range("MIN of --elastic", least, 0, validate.MAX_TASKS)
+    if least > most:
+        raise InvalidCommand(f"--elastic {least}:{most} has its MIN above its MAX; write the smaller number first")
     if command.cores is not None or command.executor_limit is not None:
         raise InvalidCommand("--elastic sets the number of executors; leave out --cores and --max-executors")
     if command.sizing not in (None, "fixed"):

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from scheduler.model import commands
 from scheduler.model.errors import InvalidCommand, UnknownCompany
 from scheduler.model.events import CompanyMoved, DepartmentAdded, DepartmentChanged, DepartmentRemoved, Event
+from scheduler.model.text import counted
 from scheduler.rules.checks.kinds import check_beside_cores, quota_stated
 from scheduler.rules.checks.validate import check_identifier, read_part, shorten
 
@@ -156,7 +157,8 @@ def check_place(state: Facts, spec: DepartmentAdded) -> None:
     height = max(below, default=0) - (len(own.above) if own is not None else 0)
     if len(chain) + 1 + height > MAX_DEPTH:
         raise InvalidCommand(
-            f"department {spec.department!r} in {spec.parent!r} would make {len(chain) + 1 + height} departments one "
+            f"department {spec.department!r} in {spec.parent!r} would make "
+            f"{counted(len(chain) + 1 + height, 'department')} one "
             f"within the other; {MAX_DEPTH} are the most"
         )
 

@@ -17,6 +17,7 @@ from scheduler.model.errors import CommandRejected
 from scheduler.model.events import Computed, Event, Fixed
 from scheduler.model.ids import driver_id, executor_id
 from scheduler.model.resources import NOTHING, Resources, amounts_of
+from scheduler.model.text import counted
 from scheduler.rules.admission.limits import HIGHEST, NAMES, RATE, kind_of
 from scheduler.rules.checks.kinds import check_addresses, check_kind, check_registered, check_still_offered
 from scheduler.rules.checks.validate import (
@@ -133,7 +134,7 @@ def _company_removed(state: Facts, event: events.CompanyRemoved) -> Broken:
     company = state.companies.get(event.company)
     if company is None:
         return "C2", f"company {event.company!r} is not registered"
-    return ("C2", f"company {event.company!r} still has {company.apps} apps") if company.apps else None
+    return ("C2", f"company {event.company!r} still has {counted(company.apps, 'app')}") if company.apps else None
 
 
 def _department_added(state: Facts, event: events.DepartmentAdded) -> Broken:
@@ -294,15 +295,18 @@ def _app_registered(state: Facts, event: events.AppRegistered) -> Broken:
     if event.company not in state.companies:
         return "A1", f"company {event.company!r} is not registered"
     if (event.cores or 0) < 0 or event.tasks < 0:
-        return "A1", f"app {event.app!r} asks for {event.cores} cores and {event.tasks} tasks"
+        return (
+            "A1",
+            f"app {event.app!r} asks for {counted(event.cores or 0, 'core')} and {counted(event.tasks, 'task')}",
+        )
     if event.cores_per_task < 1:
-        return "A7", f"a task of app {event.app!r} has {event.cores_per_task} cores"
+        return "A7", f"a task of app {event.app!r} has {counted(event.cores_per_task, 'core')}"
     if not event.requested.covers(event.driver or NOTHING):
         return "A2", f"app {event.app!r} requests less than its driver has"
     if event.driver is not None and not event.driver.covers(_LEAST):
         return "D1", f"the driver of app {event.app!r} asks for nothing"
     if event.executor_limit is not None and event.executor_limit < 0:
-        return "P4", f"app {event.app!r} may have {event.executor_limit} executors"
+        return "P4", f"app {event.app!r} may have {counted(event.executor_limit, 'executor')}"
     if event.retry_backoff_s < 0:
         return "W10", f"a task of app {event.app!r} waits {event.retry_backoff_s} s"
     return (
@@ -369,7 +373,10 @@ def _sizing(app: str, sizing: events.Sizing, cores_per_task: int) -> Broken:
         if not sizing.each.covers(_LEAST):
             return "S5", f"the executors of app {app!r} have {sizing.each}"
         if sizing.each.cores < cores_per_task:
-            return "A7", f"the executors of app {app!r} have {sizing.each.cores} cores, its tasks {cores_per_task}"
+            return (
+                "A7",
+                f"the executors of app {app!r} have {counted(sizing.each.cores, 'core')}, its tasks {cores_per_task}",
+            )
     elif sizing.memory_mb < 1:
         return "S5", f"the executors of app {app!r} have {sizing.memory_mb} MiB"
     return None
@@ -380,14 +387,14 @@ def _sized(event: events.AppRegistered) -> Broken:
         return "S5", f"app {event.app!r} does not size its executors"
     if event.elastic is not None:
         least, most, backlog, step = event.elastic
-        counted = isinstance(event.sizing, Fixed) and event.sizing.counted and event.executor_limit is not None
-        if not counted or not 0 <= least <= backlog <= most or step < 1:
-            return "L6", f"app {event.app!r} cannot be elastic between {least} and {most} executors"
+        by_number = isinstance(event.sizing, Fixed) and event.sizing.counted and event.executor_limit is not None
+        if not by_number or not 0 <= least <= backlog <= most or step < 1:
+            return "L6", f"app {event.app!r} cannot be elastic between {least} and {counted(most, 'executor')}"
     if event.gang and not (event.programs and event.executor_limit and event.driver is None):
         return "G8", f"app {event.app!r} is a gang without a number of executors that run programs"
     if event.programs:
-        counted = isinstance(event.sizing, Fixed) and event.sizing.counted and event.executor_limit is not None
-        if not counted or event.tasks or event.elastic is not None:
+        by_number = isinstance(event.sizing, Fixed) and event.sizing.counted and event.executor_limit is not None
+        if not by_number or event.tasks or event.elastic is not None:
             return "G1", f"the executors of app {event.app!r} run a program, without tasks, in a stated number"
     if event.owner_timeout_s is not None and (event.owner_timeout_s < 1 or event.driver is not None):
         return "G4", f"app {event.app!r} has an owner who may be silent for {event.owner_timeout_s} s"
@@ -608,7 +615,7 @@ def _need_began(state: Facts, event: events.NeedBegan) -> Broken:
     if app is None or not app.admitted or app.over:
         return "H6", f"app {event.app!r} is not in waitingApps"
     if event.units < 1:
-        return "H6", f"a need of app {event.app!r} is of {event.units} units"
+        return "H6", f"a need of app {event.app!r} is of {counted(event.units, 'unit')}"
     return None
 
 
@@ -633,7 +640,7 @@ def _slot_began(state: Facts, event: events.SlotBegan) -> Broken:
     if slot is None or slot.began:
         return "H10", f"app {event.app!r} awaits no slot"
     if event.units < 1:
-        return "H10", f"a slot of app {event.app!r} is of {event.units} executors"
+        return "H10", f"a slot of app {event.app!r} is of {counted(event.units, 'executor')}"
     return None
 
 
@@ -699,9 +706,12 @@ def _app_changed(state: Facts, event: events.AppChanged) -> Broken:
     if app is None or app.ended is not None or app.expired_at:
         return "O1", f"app {event.app!r} is not known or has ended"
     if event.done_cores < 0 or not event.requested.covers(Resources(event.done_cores)):
-        return "O1", f"app {event.app!r} cannot request {event.requested}, {event.done_cores} cores of it done"
+        return (
+            "O1",
+            f"app {event.app!r} cannot request {event.requested}, {counted(event.done_cores, 'core')} of it done",
+        )
     if event.target is not None and event.target <= (event.executor_limit or 0):
-        return "L1", f"app {event.app!r} asks for {event.target} executors, which it requests already"
+        return "L1", f"app {event.app!r} asks for {counted(event.target, 'executor')}, which it requests already"
     if (
         (event.executor_limit or 0) < 0
         or event.preferring_tasks < 0
@@ -713,7 +723,10 @@ def _app_changed(state: Facts, event: events.AppChanged) -> Broken:
     if event.preferred_hosts and not isinstance(event.sizing, Fixed):
         return "L1", f"app {event.app!r} prefers hosts without executors of one size"
     if event.next_step < 1 or (event.backlog_executors is not None) != app.elastic:
-        return "L6", f"app {event.app!r} asks for {event.next_step} executors next, {event.backlog_executors} in all"
+        return (
+            "L6",
+            f"app {event.app!r} asks for {counted(event.next_step, 'executor')} next, {event.backlog_executors} in all",
+        )
     return None
 
 

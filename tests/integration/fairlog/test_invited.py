@@ -131,7 +131,7 @@ def test_an_invitation_that_was_refused_is_good_for_another_attempt(site: Site) 
     assert site.operator.sh(invite).code == 0
     w8 = site.machine("w8")
     for options, why in (
-        (("--cores", "64", "--memory", "1G"), "was invited to offer at most 1 cores"),
+        (("--cores", "64", "--memory", "1G"), "was invited to offer at most 1 core"),
         (("--resource", "gpu=0"), "gpu"),
         (("--id", "w9"), "is that of worker/w8"),
     ):

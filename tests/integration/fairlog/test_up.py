@@ -123,7 +123,7 @@ def test_an_interrupt_stops_a_foreground_up_in_order(shell: Shell, tmp_path: Pat
     running = shell.start("up", *here, "--metrics", str(port))
     assert running.stdout is not None
     first = running.stdout.readline()
-    assert first.startswith("fairlog is up: 1 master, 1 workers")
+    assert first.startswith("fairlog is up: 1 master, 1 worker")
     said = list(iter(running.stdout.readline, NEITHER))
     assert f"metrics of its masters: http://127.0.0.1:{port}/metrics\n" in said
     wait_until(lambda: scraped(port).get("fairlog_master_serving") == 1, "its metrics to say that the master serves")

@@ -247,7 +247,7 @@ def test_a_restore_says_how_many_apps_cannot_run_because_commands_are_withheld(
     file.write_bytes(gzip.compress(b"".join([lines[0], *map(entry_line, public)])))
     answer = CliRunner().invoke(cli, ["--store", store.url, "--cluster", "third", "restore", str(file)])
     assert answer.exit_code == 0, answer.output
-    assert "The commands of 1 apps that have not ended are not in this public log." in answer.stderr
+    assert "The commands of 1 unfinished app are not in this public log." in answer.stderr
     assert restore(_log(store, "fourth"), str(file)).withheld == 1
 
 

@@ -247,7 +247,7 @@ def test_a_public_log_is_the_same_log_without_what_is_private(store: EmbeddedSto
     assert digests[0] == digests[1]
     answer = run(store, "--cluster", "second", "import", "-", text=public)
     assert answer.exit_code == 0
-    assert "The commands of 1 apps that have not ended are not in this public log" in answer.stderr
+    assert "The commands of 1 unfinished app are not in this public log" in answer.stderr
     second = EventLog(log.store, Keys("second"))
     assert second.head() == log.head()
     assert rebuild(second)[0].digest() == rebuild(log)[0].digest()

@@ -212,13 +212,13 @@ def test_executors_are_told_with_their_size_and_their_worker() -> None:
     (executor,) = told(full(), "a1")["executors"]
     assert (executor["executor"], executor["worker"], executor["cores"]) == ("a1.0", "w1", 16)
     assert executor["why"]["sizeRule"] == "S2"
-    assert executor["why"]["size"] == "16 cores: 16 cores were left to grant on 1 usable workers"
+    assert executor["why"]["size"] == "16 cores: 16 cores left to grant on 1 usable workers"
     assert executor["why"]["memory"] == (
         "8192 MiB for 16 cores: 512 MiB per task; at least 2048 MiB, in steps of 256 MiB"
     )
     assert executor["why"]["workers"] == (
         "spread: one to each worker in turn, workers ordered by cores-free-desc (P1); "
-        "w1 was number 1 of 1 workers with room and had 16 cores and 65536 MiB free"
+        "w1 was number 1 of 1 worker with room and had 16 cores and 65536 MiB free"
     )
 
 
@@ -229,7 +229,7 @@ def test_executors_of_different_sizes_are_told_each_with_its_own_reason() -> Non
     cluster.worker("w2", 8)
     cluster.submit("a1", 20)
     executors = told(cluster, "a1")["executors"]
-    assert [(each["cores"], each["why"]["size"].partition(" were left")[0]) for each in executors] == [
+    assert [(each["cores"], each["why"]["size"].partition(" left")[0]) for each in executors] == [
         (8, "8 cores: 20 cores"),
         (8, "8 cores: 20 cores"),
         (4, "4 cores: 4 cores"),

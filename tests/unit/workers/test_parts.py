@@ -242,7 +242,7 @@ def test_killing_until_gone_reaches_children_of_children() -> None:
 def test_an_offer_of_which_a_part_may_stay_unused_says_so() -> None:
     assert make_offers(cores=8, memory_mb=4096)[0].oddity is None
     assert make_offers(cores=7, memory_mb=4000)[0].oddity == (
-        "7 cores are not an even number and 4000 MiB are not a multiple of 512: part of the offer may stay unused"
+        "7 is not an even number of cores and 4000 MiB are not a multiple of 512: part of the offer may stay unused"
     )
 
 

@@ -75,6 +75,39 @@ def test_what_people_guess_is_answered_with_what_to_type(typed: str, why: str) -
     assert why in answer.output
 
 
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "status --warn-at {}",
+        "account grant acme/ann {}",
+        "token new acme/ann --scope {}",
+        "{}",
+        "status --{}",
+        "log {}",
+    ],
+)
+def test_a_very_long_word_is_not_repeated_whole(typed: str) -> None:
+    answer = run(*typed.format("x" * 5000).split())
+    assert answer.exit_code == 2
+    assert answer.output.startswith("Error: ")
+    assert len(answer.output) < 650
+    assert "--help" in answer.output[-100:]
+
+
+@pytest.mark.parametrize("typed", ["log --app", "audit --seals", "pool"])
+def test_an_empty_word_is_refused_and_not_passed_over(typed: str) -> None:
+    answer = run(*typed.split(), "")
+    assert answer.exit_code == 2
+    assert re.search(r"it names nothing|must not be empty", answer.output)
+
+
+@pytest.mark.parametrize("number", ["0", "-1"])
+def test_a_number_of_rows_is_one_or_more(number: str) -> None:
+    for verb in ("apps", "efficiency"):
+        answer = run(verb, "--limit", number)
+        assert (answer.exit_code, "1 or more" in answer.output or "x>=1" in answer.output) == (2, True)
+
+
 def test_a_file_that_is_not_there_is_no_app() -> None:
     assert "--app" not in run("log", "gone.jsonl").output.partition("see")[0]
 

@@ -129,7 +129,7 @@ def test_nothing_is_found_where_all_is_well() -> None:
         (
             {"serving": None, "standing_by": (ONE, TWO), "unreplicated": (0, 1)},
             "replicas",
-            "the last entries of the log are on 0 of the 1 replicas that masters wait for",
+            "the last entries of the log are on 0 of the 1 replica that masters wait for",
         ),
         (
             {"unreplicated": (1, 1)},

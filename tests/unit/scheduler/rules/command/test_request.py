@@ -161,7 +161,7 @@ def test_with_open_admission_cores_are_as_given_where_the_app_sizes_its_executor
     assert asks(settings, tasks=1, cores=20, cores_per_task=4, executor_cores=8) == (20, 1, 4, 20)
     assert asks(settings, tasks=1) == (4, 1, 1, 4)
     assert asks(settings, driver=True) == (0, 0, 1, 1)
-    with pytest.raises(InvalidCommand, match="1 cores run no task of 2; ask for at least 2 cores"):
+    with pytest.raises(InvalidCommand, match="no task of 2 fits into 1 core; ask for at least 2 cores"):
         registered(settings, tasks=6, cores=1, cores_per_task=2, executor_cores=2)
     assert registered(settings, tasks=3, cores="unlimited", cores_per_task=2, **OWN).cores_per_task == 2
 

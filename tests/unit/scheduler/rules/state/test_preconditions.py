@@ -411,7 +411,7 @@ CASES = [
     Case([], replace(DRIVER, app="a1"), "D1", "no driver of app 'a1' waits"),
     Case([DRIVER], replace(DRIVER, driver="d1.driver-1"), "D1", "no driver of app 'd1' waits"),
     Case([], replace(DRIVER, driver="d1.driver-1"), "D1", "the next driver of app 'd1' is 'd1.driver-0'"),
-    Case([], replace(DRIVER, resources=Resources(2, 1024)), "D1", "the driver of app 'd1' has 1 cores and 1024 MiB"),
+    Case([], replace(DRIVER, resources=Resources(2, 1024)), "D1", "the driver of app 'd1' has 1 core and 1024 MiB"),
     Case([], replace(DRIVER, worker="w3"), "P1", "worker 'w3' is not live"),
     Case([], replace(DRIVER, app="a2"), "P6", "app 'a2' is not in waitingApps"),
     Case([], DriverRemoved(app="d1", driver="d1.driver-0", worker="w1", reason="lost"), "D3", "no driver"),
@@ -486,7 +486,7 @@ CASES = [
     Case([], demanded("f1", sizing=Fixed(Resources(2, 1))), "S5", "the executors of app 'f1' keep their size"),
     Case([], demanded(preferred_hosts={"h1": 1}), "L1", "app 'a1' prefers hosts without executors of one size"),
     Case([], demanded(next_step=0), "L6", "app 'a1' asks for 0 executors next"),
-    Case([], demanded(backlog_executors=2), "L6", "app 'a1' asks for 1 executors next, 2 in all"),
+    Case([], demanded(backlog_executors=2), "L6", "app 'a1' asks for 1 executor next, 2 in all"),
     Case([], ExecutorsRequested(app="a2", pending=()), "L1", "app 'a2' is not in waitingApps"),
     Case([], ExecutorsRequested(app="a1", pending=(UNKNOWN_HOST,)), "L1", "app 'a1' has no executors of one size"),
     Case(
