@@ -62,6 +62,10 @@ _UNBEGUN = {
     "message": "",
 }
 """What is known of a task that has not begun."""
+MOST_LOOKED_UP = 20
+"""Of how many jobs on several nodes that have ended one call finds out where they ran."""
+ENTRIES_READ = 20_000
+"""How many events behind its admission are looked through for the executors of such a job; the API reads no more."""
 _ENDED = frozenset(STATES) - {"PENDING", "RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING"}
 
 
@@ -469,6 +473,18 @@ def with_details(road: ApiRoad, found: list[SlurmJob]) -> None:
         if name not in known:
             known[name] = road.get(f"/v1/apps/{name}")
         job.detail = known[name]
+
+
+def with_nodes(road: ApiRoad, apps: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The apps, of which the last gangs that have ended know where they ran, as the log tells it."""
+    ended = [app for app in apps if app.get("executors") and app["endedAt"] and not app["workers"]]
+    for app in ended[-MOST_LOOKED_UP:]:
+        admitted = road.get(f"/v1/apps/{app['app']}")["admittedSeq"]
+        if admitted is not None:
+            query = {"before": admitted + ENTRIES_READ, "kind": "ExecutorAllocated", "limit": 100}
+            entries = road.get("/v1/entries", app=app["app"], **query)["entries"]
+            app["workers"] = list(dict.fromkeys(each["data"]["worker"] for each in reversed(entries)))
+    return apps
 
 
 def with_numbers(road: ApiRoad, apps: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fairlog.compat.slurm import jobs, times
 from fairlog.compat.slurm.jobs import SlurmJob, always
@@ -259,6 +259,13 @@ def lines(asked: dict[str, str], columns: list[tuple[str, int]], table: list[lis
     return [heads, " ".join("-" * abs(width) for _, width in columns) + " ", *found]
 
 
+def _asked_for(road: ApiRoad, asked: dict[str, str], query: dict[str, str | int]) -> list[dict[str, Any]]:
+    """The apps that pass the query, and where they ran if something of that is asked for."""
+    apps = jobs.ask(road, tasks="true", **query)
+    places = [name for name, _ in read_fields(_fields(asked)) if name.endswith(("Node", "NodeList"))]
+    return jobs.with_nodes(road, apps) if places or {"nodelist", "json"} & asked.keys() else apps
+
+
 def wanted(road: ApiRoad, asked: dict[str, str]) -> list[SlurmJob]:
     """The jobs that the options mean, in the order of their submission."""
     named = jobs.Named(jobs.split(asked.get("jobs", "")), "Invalid job id specified: ")
@@ -281,7 +288,7 @@ def wanted(road: ApiRoad, asked: dict[str, str]) -> list[SlurmJob]:
     names = set(asked.get("name", "").split(",")) - {""}
     nodes = workers_named(road, asked.get("nodelist", ""))
     found: list[SlurmJob] = []
-    apps = jobs.ask(road, tasks="true", **query)
+    apps = _asked_for(road, asked, query)
     jobs.check_users(road, asked.get("user") or asked.get("uid") or "", apps, "Invalid user id: ")
     for app in apps:
         if (names and app["name"] not in names) or (until and app["submittedAt"] > until):

@@ -111,7 +111,7 @@ def _show_jobs(named: list[str], *, one_line: bool) -> int:
     wanted = jobs.Named([part for each in named for part in jobs.split(each)], "Invalid job id specified: ")
     ids = {"ids": ",".join(wanted.indexes)} if wanted.indexes else {}
     apps = jobs.ask(road, **ids, endedAfter=jobs.ended_since(jobs.MIN_JOB_AGE_S), tasks="true")
-    apps = jobs.with_numbers(road, apps)
+    apps = jobs.with_nodes(road, jobs.with_numbers(road, apps))
     found = [job for app in apps for job in jobs.jobs_of(app, apart=False) if not wanted.indexes or wanted.takes(job)]
     if wanted.indexes and not found:
         sys.stderr.write(f"slurm_load_jobs error: {_UNKNOWN}\n")
