@@ -11,6 +11,9 @@ export class Problem extends Error {
   }
 }
 
+/** A sentence of the server without what it says to type at a command line, which a page is not. */
+const forPages = (sentence) => sentence.replace(/; [^;]*`fairlog [^;]*$/, "");
+
 const WAITS_MS = 60000;
 const TOO_LONG = "the log is too long for the page to work this out";
 export const page = { session: null, head: 0, at: null, seenAt: 0, now: null, offset: 0 };
@@ -46,7 +49,9 @@ export async function ask(path, query = {}, { method = "GET", body, signal, told
     const said = new Problem(
       answer.status,
       problem?.title || "Error",
-      problem?.title === "TooLong" ? TOO_LONG : problem?.detail || `the server answered ${answer.status}`,
+      problem?.title === "TooLong"
+        ? TOO_LONG
+        : forPages(problem?.detail || "") || `the server answered ${answer.status}`,
     );
     const again = answer.status === 429 || (answer.status === 503 && method === "GET" && said.title === "NotReady");
     if (!again || Date.now() > until) throw said;

@@ -62,7 +62,7 @@ async function open({ quiet = false } = {}) {
   else if (/^\d{1,15}$/.test(at)) page.at = Number(at);
   else
     return failed(
-      new Problem(400, "BadRequest", `at=${at} is not a position of the log: give a number, as in at=${page.head}`),
+      new Problem(400, "BadRequest", `the log has no position ${at}: give a number, as in at=${page.head}`),
       path,
     );
   const view = viewOf(path);

@@ -455,6 +455,18 @@ def test_all_decisions_about_a_company_come_in_pages(page: Page, rig: Rig) -> No
     has(page.get_by_role("navigation", name="Pages of decisions"), "Earlier")
 
 
+def test_what_is_not_there_is_said_without_a_command_line(page: Page, rig: Rig) -> None:
+    for where, said in (
+        ("/company?name=nope", "No company 'nope' is registered."),
+        ("/app?id=nope", "No app 'nope' is known."),
+        ("/?at=soon", "The log has no position soon: give a number"),
+    ):
+        page.goto(rig.url + where)
+        has(page.locator("main"), said)
+        assert "`" not in page.locator("main").inner_text()
+    rig.troubles.clear()  # the console tells of what is not there, too
+
+
 def test_workers_are_grouped_and_found_by_their_labels(page: Page, rig: Rig) -> None:
     labels = {"zone": "north <b>hall</b>", "disk": "ssd"}
     rig.api.send(RegisterWorker(worker="marked", cores=4, memory_mb=4096, node="n", host="h", labels=labels))
