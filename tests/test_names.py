@@ -76,8 +76,9 @@ def uncounted(source: str) -> list[str]:
         for value, after in itertools.pairwise(text.values):
             if isinstance(value, ast.FormattedValue) and isinstance(after, ast.Constant):
                 plain, amount = value.format_spec is None and value.conversion == -1, ast.unparse(value.value)
-                if plain and PLURALS.match(str(after.value)) and not ALWAYS_MORE.match(amount):
-                    found.append(f"{amount}{after.value}")
+                said = str(after.value)
+                if plain and PLURALS.match(said) and not ALWAYS_MORE.match(amount):
+                    found.append(amount + said)
     return found
 
 

@@ -241,6 +241,8 @@ class VerbGroup(click.Group):
         if name.lower() in self.elsewhere:
             return self.elsewhere[name.lower()]
         verbs = self.list_commands(ctx)
+        if name.lower() == "get" and "show" in verbs:  # which is not near it, as "set" is
+            name = "show"
         near = get_close_matches(name.lower(), verbs, 1, 0.6) or [verb for verb in verbs if verb.startswith(name)][:1]
         if not near:
             return f"the verbs are {', '.join(verbs)}" if len(verbs) <= 10 else "`fairlog --help` lists the verbs"

@@ -395,7 +395,10 @@ def nodes_of(asked: SbatchOptions) -> int:
     if (said := asked.get("nodes")) is None:
         tasks = asked.number("ntasks", 1)
         return -(-tasks // asked.number("ntasks-per-node", tasks))
-    least, *most = (counted(text, "nodes") for text in said.split("-", 1))
+    try:
+        least, *most = (counted(text, "nodes") for text in said.split("-", 1))
+    except SlurmError:
+        raise SlurmError(f'"{said[:40]}" is not a valid node count', CODE) from None
     if most and most[0] < least:
         raise SlurmError(f"--nodes={said} has its larger number first; give --nodes={most[0]}-{least}")
     return least

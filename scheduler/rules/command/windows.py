@@ -234,7 +234,7 @@ def _added(state: ClusterState, command: AddWindow, at: int) -> list[Event]:
     if command.end <= command.begin:
         raise InvalidCommand("the window ends before it begins; give --to a later time than --from")
     if command.begin <= at:
-        raise InvalidCommand("the window would begin in the past; give --from a time to come")
+        raise InvalidCommand("the window would begin in the past; give --from a later time; `fairlog drain` is for now")
     least_s = state.settings.kill_grace_s + SETTLE_MS // 1000
     check_range("the notice of a window, in seconds,", command.notice_s, least_s, MAX_NOTICE_S)
     if not command.workers:

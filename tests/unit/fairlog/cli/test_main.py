@@ -64,6 +64,7 @@ def test_the_verb_help_prints_what_the_option_does(path: tuple[str, ...]) -> Non
         ("help apps more", "`fairlog apps` has no verbs of its own; leave out 'more'"),
         ("output a", "`fairlog logs APP` prints the output of an app"),
         ("get apps", "`fairlog apps` lists apps"),
+        ("settings get placement", "did you mean `fairlog settings show`?"),
         ("init", "`fairlog up` starts a cluster on this machine"),
         ("log app-1", "`fairlog log --app app-1` prints the events of an app, `fairlog logs app-1` its output"),
         ("statement --month 2026-03 -", "name the company with --company"),

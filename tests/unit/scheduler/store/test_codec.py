@@ -635,7 +635,7 @@ def test_a_turn_without_events_is_refused() -> None:
 
 def test_a_turn_of_more_or_fewer_events_than_positions_is_refused() -> None:
     for last in (6, 8):
-        assert "the turn has 1 events" in refused(forged(turn(FIRST, first=7), last=last))
+        assert "the turn has 1 event for" in refused(forged(turn(FIRST, first=7), last=last))
 
 
 @pytest.mark.parametrize(

@@ -270,7 +270,7 @@ def test_in_a_window_for_a_company_only_its_apps_run_there() -> None:
     ("changes", "sentence"),
     [
         ({"end": 1}, "the window ends before it begins; give --to a later time than --from"),
-        ({"begin": 500}, "the window would begin in the past; give --from a time to come"),
+        ({"begin": 500}, "the window would begin in the past; give --from a later time; `fairlog drain` is for now"),
         ({"begin": 1 << 60, "end": 1 << 61}, "the end of the window, in ms, must be between 1 and"),
         ({"workers": ()}, "a window names at least one worker; give --workers NAMES, or all"),
         ({"notice_s": 9}, "the notice of a window, in seconds, must be between 10 and 604800, not 9"),
