@@ -114,7 +114,8 @@ def forecast(
         last, usually = latest.get(name, dates.get(name)), likely.starts.get(name)
         if last is not None and not likely.ends_without(name):
             usually = last if usually is None else min(usually, last)
-        found[name] = Estimate(earliest[name], usually, last, "" if last is not None else why[name])
+        vain = "" if usually is not None else "if all lasts as long as it usually does, it is removed before it starts"
+        found[name] = Estimate(earliest[name], usually, last, vain if last is not None else why[name])
     return {app.id: found[app.id] for app in meant}
 
 

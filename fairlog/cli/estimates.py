@@ -25,6 +25,8 @@ def print_estimate(estimate: Mapping[str, Any] | None, now: int) -> None:
     if likely is not None:
         said.append(f"probably at {render.second(likely)}")
     said.append(f"with no latest time: {why}" if latest is None else f"at {render.second(latest)} at the latest")
+    if likely is None and latest is not None:
+        said.append(f"with no likely time: {why}")
     click.echo(f"starts    {', '.join(said)}")
     if errors := estimate.get("errors"):
         median, ninth = (render.duration(errors[name]) for name in ("medianMs", "p90Ms"))

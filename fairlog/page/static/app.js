@@ -48,6 +48,7 @@ function estimated({ estimates: [{ earliest, likely, latest, why }], errors }) {
       : [
           likely === null ? "" : ["probably at ", time(likely), ", "],
           latest === null ? ["with no latest time: ", name(why)] : ["at ", time(latest), " at the latest"],
+          likely === null && latest !== null ? [", with no likely time: ", name(why)] : "",
         ];
   const off = errors
     ? ` Half of the last ${number(errors.number)} estimates were off by ${duration(errors.medianMs)} or less, 9 in 10 by ${duration(errors.p90Ms)}.`

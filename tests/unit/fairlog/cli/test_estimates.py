@@ -30,6 +30,10 @@ def told(capsys: pytest.CaptureFixture[str], **estimate: Any) -> str:
         ),
         ({"likely": NOW + 60_000, "why": "x"}, "probably at 2026-03-01 12:01:00Z, with no latest time: x"),
         ({"why": "not before 2026-03-01 12:00:09.000Z"}, "with no latest time: not before 2026-03-01 12:00:09.000Z"),
+        (
+            {"latest": NOW + 2000, "why": "it is removed before it starts"},
+            "at 2026-03-01 12:00:02Z at the latest, with no likely time: it is removed before it starts",
+        ),
         ({"earliest": None, "why": "it is on hold"}, "not by itself: it is on hold"),
         (
             {"earliest": NOW + 1000, "likely": NOW + 1000, "latest": NOW + 2000},
