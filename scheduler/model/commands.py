@@ -18,6 +18,7 @@ from scheduler.model.outputs import OpenMode
 from scheduler.model.sender import By
 from scheduler.model.staged import FILES, SCRIPT, digest_of, script_of_value
 from scheduler.model.states import Condition
+from scheduler.model.terms import AppTerms, ExecutorLimit, Grace, OwnerTimeout
 from scheduler.model.text import counted
 
 BATCH = 1_000
@@ -240,7 +241,7 @@ class LoseWorker(_CommandFields, frozen=True):
     last_seen: int = 0
 
 
-class SubmitApp(_CommandFields, frozen=True):
+class SubmitApp(AppTerms, _CommandFields, frozen=True):
     """Queue an app for its user, under a new id: `tasks` of `cores_per_task` cores each, `cores` of them held at once.
 
     `env` holds names of variables; the client stores their values elsewhere. Executors as in Spark (semantics S5):
@@ -252,20 +253,18 @@ class SubmitApp(_CommandFields, frozen=True):
     further kinds, an app that sizes its executors states what each executor has, another one what each task needs, such
     as "1" or "1/4" (R3). `max_runtime_s` is the time that the app may run (X1), `warn` a signal and how many seconds
     before that its tasks get it (X2). `reclaim_signal`: the signal that tasks get when their executor is told to leave
-    for a need (H7). `min_runtime_s`: how long an executor runs before it has to leave for a need, None = as the setting
-    says (H7). `array`: the indexes that the tasks find in their environment, such as `1-10,15`; `tasks` is their
+    for a need (H7). `array`: the indexes that the tasks find in their environment, such as `1-10,15`; `tasks` is their
     number.
 
     With `executor_program`, each executor runs one program: `command`, or beside a driver `executor_command`; the app
     demands `executor_limit` executors (G1). The app fails if its owner gives no sign of life for `owner_timeout_s`
     (G4). `grace_s`: how long what runs has between SIGTERM and SIGKILL (G5). `all_at_once`: the programs need one
-    another, so a number that can never run at once is refused (N3). `gang`: they start all at once or not at all (G8).
-    `max_failures`: how many failures of them end the app, None = as the setting says (W5).
+    another, so a number that can never run at once is refused (N3).
 
     `near`: host -> list of the indexes of the tasks that prefer it (L7). `preferring_tasks` of them prefer some host,
     and `prefer` of them each host: both follow from `near`, and decisions depend on them alone.
 
-    `network`: what the tasks find, "" = that of the machine; `image`: whose files they find, "" = the machine's (W12).
+    `network`: what the tasks find, "" = that of the machine (W12).
 
     `notify`: a URL or an address of mail to which the app's end is told; `notify_at`, its place, follows from it and is
     what is decided upon (I9).
@@ -296,7 +295,7 @@ class SubmitApp(_CommandFields, frozen=True):
     sizing: str | None = None
     executor_cores: int | None = None
     executor_memory_mb: int | None = None
-    executor_limit: int | None = None
+    executor_limit: ExecutorLimit = None
     driver: bool = False
     driver_cores: int | None = None
     driver_memory_mb: int | None = None
@@ -317,8 +316,8 @@ class SubmitApp(_CommandFields, frozen=True):
     array: str = ""
     executor_program: bool = False
     executor_command: tuple[str, ...] = ()
-    grace_s: int | None = None
-    owner_timeout_s: int | None = None
+    grace_s: Grace = None
+    owner_timeout_s: OwnerTimeout = None
     near: dict[str, str] = {}
     prefer: dict[str, int] = {}
     preferring_tasks: int | None = None
@@ -333,17 +332,8 @@ class SubmitApp(_CommandFields, frozen=True):
     keep_going: bool = False
     comment: str = ""
     network: Literal["", "none", "app", "host"] = ""
-    image: str = ""
-    no_requeue: bool = False
     notify: str = ""
     notify_at: str = ""
-    min_runtime_s: int | None = None
-    require: tuple[str, ...] = ()
-    avoid: tuple[str, ...] = ()
-    tolerate: tuple[str, ...] = ()
-    prefer_labels: tuple[str, ...] = ()
-    gang: bool = False
-    max_failures: int | None = None
 
 
 def needs_all(fields: Mapping[str, Any]) -> bool:

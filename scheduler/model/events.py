@@ -14,6 +14,7 @@ from msgspec import Struct, structs, to_builtins
 from scheduler.model import states
 from scheduler.model.resources import Amounts, Resources
 from scheduler.model.sender import Role
+from scheduler.model.terms import AppTerms, ExecutorLimit, Grace, OwnerTimeout
 
 WorkerStatus = states.WorkerStatus
 AppState = states.AppState
@@ -395,7 +396,7 @@ class WorkerCleared(_EventFields, frozen=True):
     reason: Literal["ran", "ended-well", "quarter", "off"]
 
 
-class AppRegistered(_EventFields, frozen=True):
+class AppRegistered(AppTerms, _EventFields, frozen=True):
     """An app joined its user's queue with its request (semantics A1, A2, S5).
 
     Its name, command, variables and folder are private (`Private`) and stored beside the event. `cores` None is
@@ -420,7 +421,7 @@ class AppRegistered(_EventFields, frozen=True):
     sizing: Sizing
     retries: int = 0
     time_limit_s: int | None = None
-    executor_limit: int | None = None
+    executor_limit: ExecutorLimit = None
     driver: Resources | None = None
     supervise: bool = False
     elastic: Elastic | None = None
@@ -433,26 +434,10 @@ class AppRegistered(_EventFields, frozen=True):
     warn: Warn | None = None
     reclaim_signal: str = ""
     programs: bool = False
-    grace_s: int | None = None
-    owner_timeout_s: int | None = None
+    grace_s: Grace = None
+    owner_timeout_s: OwnerTimeout = None
     network: Literal["", "none", "app"] = ""
     """What its tasks find; "" = that of the machine (semantics W12)."""
-    no_requeue: bool = False
-    """Whether it may never be put back into its queue (semantics X6)."""
-    min_runtime_s: int | None = None
-    """How long an executor runs before it has to leave for a need; None = as the setting says (semantics H7)."""
-    require: tuple[str, ...] = ()
-    """The labels that its workers have, each as KEY or KEY=VALUE; likewise below (semantics P9)."""
-    avoid: tuple[str, ...] = ()
-    tolerate: tuple[str, ...] = ()
-    """The taints that its workers may have."""
-    prefer_labels: tuple[str, ...] = ()
-    image: str = ""
-    """Whose files its tasks find; "" = the machine's (semantics W12)."""
-    gang: bool = False
-    """Whether its executors start all at once or not at all (semantics G8)."""
-    max_failures: int | None = None
-    """How many failures of its programs end it; None = as the setting says (semantics W5, G8)."""
 
 
 class RoomReserved(_EventFields, frozen=True):

@@ -26,6 +26,7 @@ from scheduler.model.events import ClusterConfigured
 from scheduler.model.outputs import check_pattern
 from scheduler.model.staged import SCRIPT
 from scheduler.model.targets import check_places
+from scheduler.model.terms import ranges_of
 from scheduler.model.text import MAX_DETAIL, MAX_NAME, one_line
 from scheduler.rules.admission.app import APP_POLICIES
 from scheduler.rules.admission.company import COMPANY_POLICIES
@@ -40,7 +41,6 @@ MAX_MEMORY_MB = 1 << 30
 MAX_LEASE_S = 3600
 """The longest lease that a master may be started with."""
 MAX_TASKS = 100_000
-MAX_EXECUTORS = 1_000_000
 MAX_PRIORITY = 1_000
 MAX_DEPENDENCIES = 1_000
 MAX_LABELS = 16
@@ -54,9 +54,8 @@ MAX_HOSTS = 10_000
 MAX_NEAR = 10_000
 """The most executors of an app with preferred hosts: each is a request of its own."""
 MAX_MOMENT = 1 << 53
-MAX_GRACE_S = 3600
-"""The longest time between SIGTERM and SIGKILL that an app can ask for (semantics G5)."""
-MAX_FAILURES = 1_000
+RANGES = ranges_of(SubmitApp)
+"""Term of a submission -> its range."""
 _EXIT_CODES = range(-(1 << 31), 1 << 31)
 SIGNALS = ("HUP", "INT", "QUIT", "TERM", "USR1", "USR2")
 """The signals that apps may ask for."""
@@ -225,6 +224,12 @@ def check_range(what: str, value: int | None, lowest: int, highest: int) -> None
     """Raises: InvalidCommand unless `lowest` <= `value` <= `highest` or the value is None."""
     if value is not None and not lowest <= value <= highest:
         raise InvalidCommand(f"{what} must be between {lowest} and {highest}, not {shorten(value)}")
+
+
+def check_terms(command: SubmitApp) -> None:
+    """Raises: InvalidCommand for a term out of the range that it declares (`scheduler.model.terms`)."""
+    for name, each in RANGES.items():
+        check_range(each.what, getattr(command, name), each.least, each.most)
 
 
 def check_preferences(by_host: Mapping[str, int], tasks: int | None) -> None:

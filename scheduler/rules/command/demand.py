@@ -30,10 +30,10 @@ from scheduler.model.events import (
     Wanted,
 )
 from scheduler.model.resources import MAX_AMOUNT, NOTHING, Resources
+from scheduler.model.terms import MAX_EXECUTORS
 from scheduler.rules.admission.limits import most_app_cores
 from scheduler.rules.checks.kinds import amounts_named
 from scheduler.rules.checks.validate import (
-    MAX_EXECUTORS,
     MAX_NAMED,
     MAX_NEAR,
     MAX_TASKS,

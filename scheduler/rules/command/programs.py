@@ -101,21 +101,12 @@ def check_programs(command: SubmitApp) -> None:
         raise InvalidCommand("beside a driver, executors run a command of their own; add --executor-command CMD")
 
 
-def check_terms(command: SubmitApp) -> None:
-    """Raises: InvalidCommand for a grace (G5) or a lease (G4) that is out of bounds, or a program that nobody runs."""
-    check_range("the grace, in seconds,", command.grace_s, 0, validate.MAX_GRACE_S)
-    check_range("the lease of the owner, in seconds,", command.owner_timeout_s, 1, 10**6)
+def check_ends(command: SubmitApp) -> None:
+    """Raises: InvalidCommand for an end by an owner beside a driver (G4), or by failures of tasks (W5)."""
     if command.owner_timeout_s is not None and command.driver:
         raise InvalidCommand("an app with a driver ends with its driver; leave out --owner-timeout")
-
-
-def failures_of(command: SubmitApp) -> int | None:
-    """How many failures of its programs end the app, if it says so (semantics W5). Raises: InvalidCommand."""
-    if command.max_failures is not None:
-        if not command.executor_program:
-            raise InvalidCommand("failures are counted of executors that run a program; tasks have --retries")
-        check_range("the failures that end an app", command.max_failures, 1, validate.MAX_FAILURES)
-    return command.max_failures
+    if command.max_failures is not None and not command.executor_program:
+        raise InvalidCommand("failures are counted of executors that run a program; tasks have --retries")
 
 
 def check_gang(settings: ClusterConfigured, command: SubmitApp) -> None:

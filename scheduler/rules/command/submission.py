@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from operator import attrgetter
+from typing import Any, Literal
 
 from msgspec.structs import replace
 
@@ -15,11 +16,13 @@ from scheduler.model.grants import IMAGE_LABEL
 from scheduler.model.quota import Quota
 from scheduler.model.resources import MAX_AMOUNT, NOTHING, Resources, aligned
 from scheduler.model.targets import place_of
+from scheduler.model.terms import TERMS
 from scheduler.model.text import counted
 from scheduler.rules.checks import validate
 from scheduler.rules.checks.kinds import amounts_named, per_task
 from scheduler.rules.checks.validate import (
     MAX_NEAR,
+    RANGES,
     check_identifier,
     check_label_terms,
     check_range,
@@ -28,7 +31,7 @@ from scheduler.rules.checks.validate import (
 )
 from scheduler.rules.command import readiness
 from scheduler.rules.command.limiting import check_submission
-from scheduler.rules.command.programs import check_gang, check_terms, check_together, failures_of, of_programs
+from scheduler.rules.command.programs import check_ends, check_gang, check_together, of_programs
 from scheduler.rules.command.request import Asked, asked
 from scheduler.rules.command.runtime import runtime_of, warning_of
 from scheduler.rules.entities.companies import Company
@@ -42,6 +45,12 @@ MOST_SIZES = 64
 """How many sizes the executors of a company's apps that have not ended may have: a filling regards each (H2)."""
 SPARK_MEMORY_MB = 1024
 """Default memory of an executor or a driver, as in Spark."""
+
+_terms = attrgetter(*TERMS)
+_checked = attrgetter("memory_per_task_mb", "retries", "time_limit_s", "priority", "reclaim_signal", *RANGES)
+_PLAIN = SubmitApp(app="", company="", user="")
+_USUAL, _UNCHECKED = _terms(_PLAIN), _checked(_PLAIN)
+"""What most submissions state."""
 
 
 def registration(state: ClusterState, company: Company, command: SubmitApp, at: int) -> AppRegistered:
@@ -61,10 +70,8 @@ def registration(state: ClusterState, company: Company, command: SubmitApp, at: 
     sizes = not counted or (command.executor_cores, command.executor_memory_mb) != (None, None)
     if counted or command.gang:
         command = _counted(state, command)
-    asks = (command.memory_per_task_mb, command.retries, command.time_limit_s, command.priority)
-    terms = (command.executor_limit, command.reclaim_signal, command.grace_s, command.owner_timeout_s)
-    if asks != (None, 0, None, 0) or terms != (None, None, None, None):
-        _check_numbers(command)
+    if _checked(command) != _UNCHECKED:
+        _check_numbers(command, state.settings.max_min_runtime_s)
     sizing, driver = _sizing(command, state.kinds), _driver(command, state.kinds)
     ask = asked(state.settings, command, sizing)
     after = readiness.dependencies(state, command.company, command.after) if command.after else ()
@@ -72,6 +79,9 @@ def registration(state: ClusterState, company: Company, command: SubmitApp, at: 
     request = _request(state, ask, sizing, command.executor_limit)
     if driver is not None:
         request += driver
+    stated = _terms(command)
+    terms: dict[str, Any] = {} if stated == _USUAL else dict(zip(TERMS, stated, strict=True))
+    terms |= _demanded(state, command)
     registered = AppRegistered(
         app=command.app,
         company=command.company,
@@ -81,11 +91,8 @@ def registration(state: ClusterState, company: Company, command: SubmitApp, at: 
         requested=request,
         tasks=ask.tasks,
         sizing=sizing,
-        retries=command.retries,
-        time_limit_s=command.time_limit_s,
         executor_limit=command.executor_limit,
         driver=driver,
-        supervise=command.supervise,
         elastic=None if command.elastic is None else _bounds(command, ask, *command.elastic),
         priority=command.priority,
         after=after,
@@ -96,15 +103,8 @@ def registration(state: ClusterState, company: Company, command: SubmitApp, at: 
         warn=None if command.warn is None else warning_of(*command.warn, max_runtime_s),
         reclaim_signal=command.reclaim_signal or "",
         programs=command.executor_program,
-        grace_s=command.grace_s,
-        owner_timeout_s=command.owner_timeout_s,
         network=network_of(command.network),
-        image=image_of(command.image),
-        no_requeue=command.no_requeue,
-        min_runtime_s=_min_runtime(command.min_runtime_s, state.settings.max_min_runtime_s),
-        gang=command.gang,
-        max_failures=failures_of(command),
-        **_demanded(state, command),
+        **terms,
     )
     if state.settings.admission == "fair":
         if state.limits.values or state.closed:
@@ -123,6 +123,8 @@ def _demanded(state: ClusterState, command: SubmitApp) -> dict[str, tuple[str, .
     """What the app demands of its workers' labels, its image included (semantics P9, W12). Raises: InvalidCommand."""
     if not (command.require or command.avoid or command.tolerate or command.prefer_labels or command.image):
         return {}
+    if command.image:
+        check_identifier("the image of an app", command.image)
     image = (f"{IMAGE_LABEL}{command.image}",) if command.image else ()
     require = check_label_terms("--require", (*command.require, *image))
     avoid = check_label_terms("--avoid", command.avoid)
@@ -145,13 +147,6 @@ def _demanded(state: ClusterState, command: SubmitApp) -> dict[str, tuple[str, .
                 "use; demand what another one does, or wait for the end of some"
             )
     return found
-
-
-def image_of(named: str) -> str:
-    """The image whose files the tasks of an app find (semantics W12). Raises: InvalidCommand."""
-    if named:
-        check_identifier("the image of an app", named)
-    return named
 
 
 def network_of(named: str) -> Literal["", "none", "app"]:
@@ -236,25 +231,21 @@ def _preferring(state: ClusterState, command: SubmitApp) -> SubmitApp:
     return replace(command, sizing="fixed", executor_cores=each, executor_memory_mb=memory_mb)
 
 
-def _check_numbers(command: SubmitApp) -> None:
-    check_range("the maximum number of executors", command.executor_limit, 0, validate.MAX_EXECUTORS)
+def _check_numbers(command: SubmitApp, most_min_runtime_s: int) -> None:
+    if not 0 <= (command.min_runtime_s or 0) <= most_min_runtime_s:
+        raise InvalidCommand(
+            f"executors may state a minimum runtime of 0 to {most_min_runtime_s} s here, not "
+            f"{command.min_runtime_s} s; give --min-runtime {most_min_runtime_s}s or less, or ask an operator for a "
+            "larger `max_min_runtime_s`"
+        )
+    validate.check_terms(command)
     check_range("memory per task, in MiB,", command.memory_per_task_mb, 1, validate.MAX_MEMORY_MB)
     check_range("retries", command.retries, 0, 1000)
     check_range("the time limit, in seconds,", command.time_limit_s, 1, 10**9)
     readiness.check_priority(command.priority)
     if command.reclaim_signal is not None:
         validate.check_signal("the signal of --reclaim-signal", command.reclaim_signal)
-    check_terms(command)
-
-
-def _min_runtime(stated_s: int | None, most_s: int) -> int | None:
-    """How long executors run before they have to leave for a need (H7). Raises: InvalidCommand beyond `most_s`."""
-    if not 0 <= (stated_s or 0) <= most_s:
-        raise InvalidCommand(
-            f"executors may state a minimum runtime of 0 to {most_s} s here, not {stated_s} s; give --min-runtime "
-            f"{most_s}s or less, or ask an operator for a larger `max_min_runtime_s`"
-        )
-    return stated_s
+    check_ends(command)
 
 
 def check_stated_size(state: ClusterState, sizing: Fixed, demand: str) -> None:

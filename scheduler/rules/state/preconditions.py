@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from scheduler.model import events
@@ -17,6 +18,7 @@ from scheduler.model.errors import CommandRejected
 from scheduler.model.events import Computed, Event, Fixed
 from scheduler.model.ids import driver_id, executor_id
 from scheduler.model.resources import NOTHING, Resources, amounts_of
+from scheduler.model.terms import Range, ranges_of
 from scheduler.model.text import counted
 from scheduler.rules.admission.limits import HIGHEST, NAMES, RATE, kind_of
 from scheduler.rules.checks.kinds import check_addresses, check_kind, check_registered, check_still_offered
@@ -42,6 +44,8 @@ EDITIONS = (2, 3)
 EDITION_2 = 2
 TARGETS = ("surplus", "move", "plan", "cap")
 _LEAST = Resources(1, 1)
+_RANGES = ranges_of(events.AppRegistered)
+_TERMS, _stated = list(_RANGES.values()), attrgetter(*_RANGES)
 """The least that a worker offers (semantics W1)."""
 
 Broken = tuple[str, str] | None
@@ -305,18 +309,29 @@ def _app_registered(state: Facts, event: events.AppRegistered) -> Broken:
         return "A2", f"app {event.app!r} requests less than its driver has"
     if event.driver is not None and not event.driver.covers(_LEAST):
         return "D1", f"the driver of app {event.app!r} asks for nothing"
-    if event.executor_limit is not None and event.executor_limit < 0:
-        return "P4", f"app {event.app!r} may have {counted(event.executor_limit, 'executor')}"
     if event.retry_backoff_s < 0:
         return "W10", f"a task of app {event.app!r} waits {event.retry_backoff_s} s"
     return (
         _sizing(event.app, event.sizing, event.cores_per_task)
+        or _in_range(event)
         or _sized(event)
         or _ordered(state, event)
         or _kinds(state, event)
         or _timed(event)
         or _demanding(event)
     )
+
+
+def _in_range(event: events.AppRegistered) -> Broken:
+    """No term is less than it may be (`scheduler.model.terms`)."""
+    for value, each in zip(_stated(event), _TERMS, strict=True):
+        if value is not None and value < each.least:
+            return _beyond(each, event.app, value)
+    return None
+
+
+def _beyond(of: Range, app: str, value: int) -> tuple[str, str]:
+    return of.rule, of.broken.format(app=app, value=value)
 
 
 def _demanding(event: events.AppRegistered) -> Broken:
@@ -396,13 +411,11 @@ def _sized(event: events.AppRegistered) -> Broken:
         by_number = isinstance(event.sizing, Fixed) and event.sizing.counted and event.executor_limit is not None
         if not by_number or event.tasks or event.elastic is not None:
             return "G1", f"the executors of app {event.app!r} run a program, without tasks, in a stated number"
-    if event.owner_timeout_s is not None and (event.owner_timeout_s < 1 or event.driver is not None):
-        return "G4", f"app {event.app!r} has an owner who may be silent for {event.owner_timeout_s} s"
-    if event.max_failures is not None and (event.max_failures < 1 or not event.programs):
-        return "W5", f"app {event.app!r} ends with failure {event.max_failures} of its programs"
-    if (event.min_runtime_s or 0) < 0:
-        return "H7", f"executors of app {event.app!r} have a minimum runtime of {event.min_runtime_s} s"
-    return ("G5", f"app {event.app!r} has a grace of {event.grace_s} s") if (event.grace_s or 0) < 0 else None
+    if event.owner_timeout_s is not None and event.driver is not None:
+        return _beyond(_RANGES["owner_timeout_s"], event.app, event.owner_timeout_s)
+    if event.max_failures is not None and not event.programs:
+        return _beyond(_RANGES["max_failures"], event.app, event.max_failures)
+    return None
 
 
 def _of_a_pending_app(state: Facts, event: events.RoomReserved | events.ReservationLapsed) -> Broken:

@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Any, Literal, get_args
 
 from msgspec import to_builtins
+from msgspec.structs import fields
 
 from scheduler.model.answers import (
     AccountShown,
@@ -40,9 +41,10 @@ from scheduler.model.answers import (
 )
 from scheduler.model.commands import Private
 from scheduler.model.errors import InvalidCommand, UnknownApp
-from scheduler.model.events import Addresses, AppState, ClusterConfigured, Computed, Fixed, Sizing
+from scheduler.model.events import Addresses, AppRegistered, AppState, ClusterConfigured, Computed, Fixed, Sizing
 from scheduler.model.quota import Quota, Share
 from scheduler.model.resources import Resources
+from scheduler.model.terms import TERMS
 from scheduler.rules.admission.limits import EVERYBODY, kind_of
 from scheduler.rules.checks.validate import in_force
 from scheduler.rules.command.failures import kept_from
@@ -63,6 +65,11 @@ SCANNED = 10_000
 PAST_RUNS = 5
 MOST_DIGITS = 16
 """A number of an app has fewer digits."""
+_SHOWN = [field.name for field in fields(AppDetails)]
+_TERMS = {term.removesuffix("_s"): term for term in TERMS if term.removesuffix("_s") in _SHOWN}
+"""Field of `AppDetails` -> the term that it shows."""
+_LEFT_OUT = {field.name for field in fields(AppDetails) if field.default is None}
+"""The fields of `AppDetails` that answers leave out where they are None."""
 
 
 def apps(state: ClusterState, *, everything: bool = False) -> list[AppRow]:
@@ -122,6 +129,7 @@ def app(state: ClusterState, *, app: str, now: int | None = None) -> AppDetails:
     sized = None if isinstance(sizing, Computed) else sizing
     return AppDetails(
         **summary_fields(found),
+        **_terms(spec),
         cores=spec.cores or 0,
         cores_per_task=spec.cores_per_task,
         memory_per_task=spec.sizing.memory_per_task_mb if isinstance(spec.sizing, Computed) else None,
@@ -136,31 +144,18 @@ def app(state: ClusterState, *, app: str, now: int | None = None) -> AppDetails:
         comment=private.comment,
         notify=private.notify or None,
         keep_going=private.keep_going,
-        retries=spec.retries,
         priority=found.priority,
         after=dict(found.awaits) or None,
         begin_at=found.not_before or None,
         cancelled=list(found.cancelled) or None,
-        time_limit=spec.time_limit_s,
         max_runtime=found.max_runtime_s,
         ran_ms=None if found.max_runtime_s is None else found.ran_by(at),
         warn=None if spec.warn is None else f"{spec.warn.signal}@{spec.warn.before_s}",
         reclaim_signal=spec.reclaim_signal or None,
-        min_runtime=spec.min_runtime_s,
         executor_program=spec.programs,
-        gang=spec.gang or None,
-        max_failures=spec.max_failures,
         executors_granted=found.next_executor,
-        grace=spec.grace_s,
         network=spec.network or "host",
-        require=list(spec.require) or None,
-        avoid=list(spec.avoid) or None,
-        tolerate=list(spec.tolerate) or None,
-        prefer_labels=list(spec.prefer_labels) or None,
-        image=spec.image or None,
-        no_requeue=spec.no_requeue,
         restarts=found.restarts or None,
-        owner_timeout=spec.owner_timeout_s,
         expires_at=_expires_at(found),
         expired_at=found.expired_at or None,
         done_cores=found.done_cores,
@@ -177,7 +172,6 @@ def app(state: ClusterState, *, app: str, now: int | None = None) -> AppDetails:
         pending_requests=sum(wanted.number for wanted in found.demand.wanted) or None,
         unlimited=spec.cores is None,
         has_driver=spec.driver is not None,
-        supervise=spec.supervise,
         asked_by=dict(found.asked) or None,
         admitted_seq=found.admitted or None,
         driver=DriverHeld(driver=found.driver.id, **_held(found.driver), **_leaving(state, found.driver))
@@ -195,6 +189,16 @@ def app(state: ClusterState, *, app: str, now: int | None = None) -> AppDetails:
             for held in found.executors.values()
         ],
     )
+
+
+def _terms(spec: AppRegistered) -> dict[str, Any]:
+    """What an app asked for, by the fields of `AppDetails`; what may be left out is None where it is empty or False."""
+    told: dict[str, Any] = {}
+    for name, of in _TERMS.items():
+        value = getattr(spec, of)
+        empty = value is False or value in ("", ())
+        told[name] = None if empty and name in _LEFT_OUT else list(value) if isinstance(value, tuple) else value
+    return told
 
 
 def without_private(shown: dict[str, Any], detail: str) -> dict[str, Any]:
