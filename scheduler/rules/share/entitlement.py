@@ -161,13 +161,16 @@ def entitlement(state: ClusterState) -> Entitlement:
     The last one is given again if nothing that changed since could make another one.
     """
     changes = state.filling
+    # 1. Nothing has changed since the last filling: it holds.
     kept = _kept(state)
     if kept is not None and not changes.apps:
         return kept
+    # 2. All that is wanted has room: everybody is entitled to it, and nothing is filled.
     found = _unhindered(state)
     if found is not None:
         changes.forget()
         return found
+    # 3. The last filling holds in spite of what changed, or is gone on with from where that counts; else a new one.
     kept = still_holding(state) or gone_on(state) or filling(state)[0]
     changes.keep(kept)
     return kept
@@ -367,6 +370,7 @@ def drivers_of(state: ClusterState, company: str) -> Resources:
 
 def filling(state: ClusterState) -> tuple[Entitlement, list[Handed]]:
     """A filling of the state, and what it handed out, in its order (semantics H2)."""
+    # 1. The demands, by company and user: of admitted apps, of those whose slots began, and of pending ones.
     tree = GroupTree(groups_of(state), state.fleet.total) if state.departments else None
     found = Entitlement(tree=tree)
     begun = [state.apps[name] for name, slot in state.slots.items() if slot.began]
@@ -381,9 +385,11 @@ def filling(state: ClusterState) -> tuple[Entitlement, list[Handed]]:
             name, quota=queue.tenant.quota, capped=not spec.may_borrow, selected=company.last_selected, above=above
         )
         _add_users(state, found, admitted.get(name, []), company, queue)
+    # 2. Drivers stay where they are: they count for their side, and their room is not handed out.
     for driver in state.drivers.values():
         _count_driver(state, found, driver)
     found.offered = _offered(state)
+    # 3. The rest of the live workers is handed out, slots first.
     run = Filling(found.offered, found.companies.values(), state.fleet.total, tree)
     run.run(_first(state, found, begun))
     _note_results(found, run)

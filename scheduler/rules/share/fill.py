@@ -621,15 +621,18 @@ class Filling:
 
         Before everybody come those `first` who have slots (semantics H10).
         """
+        # 1. Who has a slot is handed its units before everybody else.
         for whose, of, demand, units in first:
             self._plain = False
             while not demand.cause and (demand.starts or demand.units < min(units, demand.most)):
                 self._hand(whose, of, demand)
+        # 2. Companies stand in a heap by their shares, and the users of each in one of their own.
         turns = self._turns()
         queue = turns.companies
         if self.tree is not None:
             self._run_down(self.tree, turns)
             return
+        # 3. Whoever is first is handed one unit and stands by its new share; who wants no more leaves the heap.
         level = -1
         while queue:
             key, number = queue[0]
@@ -667,6 +670,7 @@ class Filling:
 
     def _run_down(self, tree: GroupTree, turns: WhoseTurn) -> None:
         """As `run`, from the cluster down to the child with the least share (semantics H12)."""
+        # 1. From the bottom up, each department gets a heap of what is in it, and a share.
         for key, number in turns.companies:
             above = self.companies[number].above or tree.root
             above.turns.append((key, number, None))
@@ -679,6 +683,7 @@ class Filling:
             if group.turns:
                 above = group.above or tree.root
                 above.turns.append((self._group_key(group), number, group))
+        # 2. From the root down, unit by unit, whatever has the least share on each level.
         root = tree.root
         heapify(root.turns)
         level = -1

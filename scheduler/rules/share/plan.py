@@ -71,6 +71,7 @@ def plan(state: ClusterState, entitled: Entitlement, before: Plan | None = None)
     `before`: an earlier one of the same stage and filling, of which is taken what has not changed. Else the last one is
     that is known, but for workers on which somebody leaves or has changed since.
     """
+    # 1. Look at each live worker on which something changed since the last plan.
     looked: dict[str, AsPlanned] = {}
     known, changed = _known(state, entitled) if before is None else (before, set[str]())
     for worker in state.workers.values():
@@ -79,12 +80,14 @@ def plan(state: ClusterState, entitled: Entitlement, before: Plan | None = None)
             if last is None or last.free is not worker.free or last.leaving is not worker.leaving:
                 last = _look(state, worker)
             looked[worker.id] = last
+    # 2. Put what the filling handed out on workers without names, which only have offers.
     run = None if [one for one in looked.values() if one.lingers] else entitled.run
     offers = _offers(looked)
     if run is not None and known is not None and known.run is run and _offers(known.looked) == offers:
         packed, missed = known.packed
     else:
         packed, missed = _packed(filling(state)[1] if run is None else run.handed, offers)
+    # 3. Match these with the live workers of the same offer that already have most of it.
     by_offer: defaultdict[Resources, list[str]] = defaultdict(list)
     for name, one in looked.items():
         by_offer[one.offer].append(name)
@@ -92,6 +95,7 @@ def plan(state: ClusterState, entitled: Entitlement, before: Plan | None = None)
     found: dict[str, Content] = {}
     for offer, contents in packed.items():
         found.update(_matched(offer, contents, by_offer[offer], looked))
+    # 4. Note for each size the workers that have less of it than planned.
     short: defaultdict[Resources, list[str]] = defaultdict(list)
     for name, content in found.items():
         for size, number in content.items():

@@ -328,6 +328,7 @@ _GRANT = {
 }
 
 STAGES = (
+    # 2. Moments that have come.
     Stage(
         _moments,
         (
@@ -394,6 +395,7 @@ STAGES = (
             ),
         ),
     ),
+    # 3. Dependencies: who is ready, and who waits in vain.
     Stage(
         judgements,
         (
@@ -407,10 +409,12 @@ STAGES = (
             ),
         ),
     ),
+    # 4. With open admission, who is ready enters; else sharing lets them in.
     Stage(
         _admissions,
         (Decision(AppAdmitted, "A3", "{0.app} of {0.user} at {0.company} admitted", {"admitted": "app"}),),
     ),
+    # 5. Growth.
     Stage(
         _demands,
         (
@@ -429,6 +433,7 @@ STAGES = (
             ),
         ),
     ),
+    # 6. With open admission, drivers come first.
     Stage(
         _drivers,
         (
@@ -440,6 +445,7 @@ STAGES = (
             ),
         ),
     ),
+    # 6. Sharing; with open admission, executors.
     Stage(
         _executors,
         (
@@ -498,7 +504,7 @@ STAGES = (
         ),
     ),
 )
-"""In the order of a turn."""
+"""In the order of a turn, numbered as in T2; its first step is the inputs."""
 _KNOWN: dict[type[Event], list[tuple[int, Decision]]] = {}
 for _number, _stage in enumerate(STAGES):
     for _decision in _stage.decisions:
