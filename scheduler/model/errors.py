@@ -169,15 +169,20 @@ class NotAdmitted(CommandRejected):
         )
 
 
+def _amount_of(number: int, dimension: str) -> str:
+    return counted(number, "core") if dimension == "cores" else f"{number} {dimension}"
+
+
 class QuotaExceeded(CommandRejected):
     """One request alone is larger than its company's quota (semantics C4)."""
 
     def __init__(self, company: str, dimension: str, requested: int, quota: int, *, department: bool = False) -> None:
         whose = "department" if department else "company"
         what = "cap" if department else "quota"
+        asked, most = _amount_of(requested, dimension), _amount_of(quota, dimension)
         super().__init__(
-            f"the app requests {requested} {dimension}, but the {what} of {whose} {company!r} is {quota} "
-            f"{dimension}; request less, or raise the {what} with `fairlog {whose} set`"
+            f"the app requests {asked}, but the {what} of {whose} {company!r} is {most}; request less, or raise the "
+            f"{what} with `fairlog {whose} set`"
         )
 
 

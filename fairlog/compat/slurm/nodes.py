@@ -41,10 +41,19 @@ def nodes(road: ApiRoad) -> list[SlurmNode]:
     return [SlurmNode(worker) for worker in road.get("/v1/workers", fresh="true", lost="true")]
 
 
-def workers_named(road: ApiRoad, text: str) -> set[str]:
-    """The workers of a list of nodes, those of a host that it names included. Raises: Refused."""
+def workers_named(road: ApiRoad, text: str, *, known: bool = False) -> set[str]:
+    """The workers of a list of nodes, those of a host that it names included; `known`: each name must be of one.
+
+    Raises: Refused.
+    """
     names = set(hosts_of(text))
-    return names | {node.name for node in nodes(road) if node.is_among(names)} if names else names
+    if not names:
+        return names
+    found = nodes(road)
+    for name in sorted(names) if known else ():
+        if not any(node.is_among({name}) for node in found):
+            raise SlurmError(f"Invalid node name {name[:40]}")
+    return names | {node.name for node in found if node.is_among(names)}
 
 
 def features(group: Sequence[SlurmNode]) -> str:

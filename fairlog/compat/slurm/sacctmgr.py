@@ -48,10 +48,10 @@ def run(words: list[str]) -> int:
     name_idle("sacctmgr", given)
     asked = {option.name: value for option, value in given}
     verb, what = [*(word.lower() for word in rest[:2]), "", ""][:2]
+    if not verb:
+        raise SlurmError("name a command, such as `sacctmgr show account`")
     if verb not in ("list", "show"):
-        raise SlurmError(
-            f"{verb[:40] or 'nothing'} is refused: companies and users are managed by `fairlog company` and `account`"
-        )
+        raise SlurmError(f"{verb[:40]} is refused: companies and users are managed by `fairlog company` and `account`")
     about, named = _about(rest[2:])
     columns = columns_of(about["format"]) if "format" in about else []
     road = ApiRoad()

@@ -44,11 +44,12 @@ def run(words: list[str]) -> int:
     known = jobs.ask(road, **query)
     jobs.check_users(road, asked.get("user", ""), known, "Invalid user name: ")
     apps = [app for app in known if _fits(app, asked, nodes, states)]
+    unknown = _unknown_jobs(named, apps, filtered=bool(states))
+    for app in apps:
+        unknown += _unknown_tasks(app, named)
     code = 0
-    found = {str(app["submittedSeq"]) for app in apps}
-    for number in named.indexes:
-        if number not in found and not states:
-            code = _say(asked, f"Kill job error on job id {number}: Invalid job id specified", 1)
+    for job in unknown:
+        code = _say(asked, f"Kill job error on job id {job}: Invalid job id specified", 1)
     living = [app for app in apps if app["endedAt"] is None]
     whole: list[dict[str, Any]] = []
     parts: list[tuple[dict[str, Any], int]] = []
@@ -63,6 +64,21 @@ def run(words: list[str]) -> int:
             parts += [(app, index) for index in sorted(fit)]
     code = _to_whole(road, asked, whole, signal, code)
     return _to_tasks(road, asked, parts, signal, code)
+
+
+def _unknown_jobs(named: jobs.Named, apps: list[dict[str, Any]], *, filtered: bool) -> list[str]:
+    """The numbers that name no job; of jobs in a state, those of others are passed over."""
+    found = {str(app["submittedSeq"]) for app in apps}
+    return [] if filtered else [number for number in named.indexes if number not in found]
+
+
+def _unknown_tasks(app: dict[str, Any], named: jobs.Named) -> list[str]:
+    """The ids that name a task which the job, which has ended, has never had."""
+    if app["endedAt"] is None:
+        return []  # `_to_tasks` says so
+    number = str(app["submittedSeq"])
+    unknown = (named.indexes.get(number) or set()) - set(members(app["array"] or "0"))
+    return [f"{number}_{index}" for index in sorted(unknown)]
 
 
 def _fitting_tasks(

@@ -342,8 +342,10 @@ def update(words: list[str]) -> int:
     if not job.isdecimal():
         raise SlurmError("name the job to update, as JobId=17" if not job else f"Invalid job id specified: {job[:40]}")
     others = [name for name in asked if name not in ("timelimit", "nice", "priority")]
-    if others or not asked:
-        raise SlurmError(f"{(others or ['nothing'])[0][:40]} of a job cannot be updated; TimeLimit and Nice can")
+    if not asked:
+        raise SlurmError("name what is to be updated, as TimeLimit=1:00:00 or Nice=100")
+    if others:
+        raise SlurmError(f"{others[0][:40]} of a job cannot be updated; TimeLimit and Nice can")
     priority = _priority(asked)
     road = ApiRoad()
     code = 0

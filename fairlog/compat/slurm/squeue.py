@@ -287,7 +287,7 @@ def wanted(road: ApiRoad, asked: dict[str, str], named: jobs.Named, states: set[
     if states - _LIVING:
         query["endedAfter"] = jobs.ended_since(jobs.MIN_JOB_AGE_S)
     names = set(asked.get("name", "").split(",")) - {""}
-    nodes = workers_named(road, asked.get("nodelist", ""))
+    nodes = workers_named(road, asked.get("nodelist", ""), known=True)
     found: list[SlurmJob] = []
     apps = jobs.ask(road, **query)
     for name in jobs.unknown_users(road, asked.get("user", ""), apps):  # as Slurm's goes on

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from scheduler.model.errors import InvalidCommand, LimitExceeded, UnknownCompany
 from scheduler.model.events import Event, LimitSet
+from scheduler.model.text import counted
 from scheduler.rules.admission.limits import (
     EVERYBODY,
     HIGHEST,
@@ -102,19 +103,19 @@ def _check(  # noqa: PLR0917 - what a limit is about
     limits: Limits, holder: Holder, standing: Occupation, app: AppRegistered, at: int, most_pending: int | None
 ) -> None:
     request = app.requested
-    for name, asked, text in (
-        ("max_tasks", app.tasks, "the app has {} tasks; split it"),
-        ("max_app_cores", request.cores, "the app requests {} cores; request less"),
-        ("max_cores", request.cores, "the app alone requests {} cores; request less"),
-        ("max_memory_mb", request.memory_mb, "the app alone requests {} MiB; request less"),
+    for name, asked, unit, text in (
+        ("max_tasks", app.tasks, "task", "the app has {}; split it"),
+        ("max_app_cores", request.cores, "core", "the app requests {}; request less"),
+        ("max_cores", request.cores, "core", "the app alone requests {}; request less"),
+        ("max_memory_mb", request.memory_mb, "", "the app alone requests {} MiB; request less"),
         *[
-            (f"max_{kind}", amount, f"the app alone requests {{}} {kind}; request less")
+            (f"max_{kind}", amount, "", f"the app alone requests {{}} {kind}; request less")
             for kind, amount in request.others
         ],
     ):
         limit = limits.of(holder, name)
         if limit is not None and asked > limit:
-            raise LimitExceeded(name, holder_text(*holder), limit, text.format(asked))
+            raise LimitExceeded(name, holder_text(*holder), limit, text.format(counted(asked, unit) if unit else asked))
     limit = limits.of(holder, "max_pending_apps")
     limit = most_pending if limit is None else limit
     if limit is not None and standing.pending >= limit:

@@ -145,6 +145,25 @@ def test_tasks_of_an_array_are_cancelled_alone(slurm: Slurm) -> None:
 
     wait_until(lambda: states() == ended, "the ends")
     assert not (slurm.shell.home / "part-4.out").exists()
+    gone = slurm.run("scancel", f"{job}_9")
+    assert (gone.code, gone.err) == (1, f"scancel: error: Kill job error on job id {job}_9: Invalid job id specified\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ("squeue -w nowhere", "squeue: error: Invalid node name nowhere"),
+        ("scontrol update jobid=1", "scontrol: error: name what is to be updated, as TimeLimit=1:00:00 or Nice=100"),
+        ("sacctmgr", "sacctmgr: error: name a command, such as `sacctmgr show account`"),
+        ("srun -N 32 true", "srun: error: the app needs 32 executors of 1 core and 512 MiB at once, and the cluster"),
+        ("sbatch -N 5:1 --wrap true", 'sbatch: error: "5:1" is not a valid node count'),
+    ],
+)
+def test_what_names_nothing_is_refused_in_a_whole_sentence(slurm: Slurm, words: str, why: str) -> None:
+    answer = slurm.run(*words.split())
+    assert answer.code != 0
+    assert answer.err.startswith(why)
+    assert "--gang" not in answer.err
 
 
 def test_the_tasks_of_an_array_in_a_state_are_cancelled_and_no_others(slurm: Slurm) -> None:

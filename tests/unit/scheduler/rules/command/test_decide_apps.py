@@ -56,6 +56,11 @@ def registration(command: SubmitApp, *given: Event) -> AppRegistered:
     return event
 
 
+@pytest.mark.parametrize(("dimension", "said"), [("cores", "1 core"), ("MiB of memory", "1 MiB of memory")])
+def test_a_refusal_tells_of_one_core_and_not_of_1_cores(dimension: str, said: str) -> None:
+    assert f"requests {said}, but the quota of company 'acme' is 0 " in str(QuotaExceeded("acme", dimension, 1, 0))
+
+
 def test_6_cores_asked_for_are_8_held_and_the_event_says_both() -> None:
     """Semantics A1, A2."""
     event = registration(submission("a1", 6))
