@@ -34,7 +34,7 @@ def within_all(state: ClusterState, event: Event) -> None:
 @pytest.mark.parametrize("limits", [False, True])
 @pytest.mark.parametrize("part", range(4))
 def test_a_filling_is_the_one_that_the_text_says(part: int, *, limits: bool) -> None:
-    for seed in range(part, 200, 4):
+    for seed in range(part, 100, 4):
         cluster = Cluster(before=within_all, each_event=False, each_refusal=False)
         for command in random_tree(seed, limits=limits):
             with suppress(CommandRejected):
@@ -52,7 +52,7 @@ def test_a_filling_is_the_one_that_the_text_says(part: int, *, limits: bool) -> 
 @pytest.mark.parametrize("limits", [False, True])
 @pytest.mark.parametrize("part", range(4))
 def test_whoever_is_below_in_a_tree_reaches_its_entitlement(part: int, *, limits: bool) -> None:
-    for seed in range(part, 60, 4):
+    for seed in range(part, 40, 4):
         obedient = Obedient(random_tree(seed, limits=limits))
         obedient.settle(hours=48)
         state = obedient.cluster.state

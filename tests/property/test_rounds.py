@@ -290,12 +290,12 @@ def settled(seed: int, *, large: bool = False, backfill: bool = False) -> Settli
     return settling
 
 
-@pytest.mark.parametrize("first", range(0, 200, 50))
+@pytest.mark.parametrize("first", range(0, 100, 50))
 def test_no_state_comes_again(first: int) -> None:
     assert sum([settled(seed).losses for seed in range(first, first + 50)]) > 50
 
 
-@pytest.mark.parametrize("first", range(0, 30, 10))
+@pytest.mark.parametrize("first", range(0, 20, 10))
 def test_no_state_comes_again_where_there_are_more_workers_and_gpus(first: int) -> None:
     assert sum([settled(seed, large=True).losses for seed in range(first, first + 10)]) > 50
 
@@ -315,6 +315,6 @@ def test_no_state_comes_again_where_growing_executors_share_little_memory(seeds:
     assert sum([wavering(seed, tight=True).losses for seed in seeds]) > len(seeds)
 
 
-@pytest.mark.parametrize("first", range(0, 60, 30))
+@pytest.mark.parametrize("first", range(0, 40, 20))
 def test_no_state_comes_again_where_room_is_lent_until_a_date(first: int) -> None:
     assert sum([settled(seed, large=True, backfill=True).lent for seed in range(first, first + 30)]) > 2
