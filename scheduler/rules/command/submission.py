@@ -35,7 +35,7 @@ from scheduler.rules.command.programs import check_ends, check_gang, check_toget
 from scheduler.rules.command.request import Asked, asked
 from scheduler.rules.command.runtime import runtime_of, warning_of
 from scheduler.rules.entities.companies import Company
-from scheduler.rules.entities.labels import MOST_DEMANDS, MOST_OF_COMPANY, demand_of, excluded_by
+from scheduler.rules.entities.labels import MOST_DEMANDS, MOST_OF_COMPANY, OF_ONE_APP, demand_of, excluded_by
 from scheduler.rules.index.offers import number_of
 from scheduler.rules.placement.sizing import memory_of, requested_resources, smallest_cores
 from scheduler.rules.state.cluster import ClusterState
@@ -136,17 +136,30 @@ def _demanded(state: ClusterState, command: SubmitApp) -> dict[str, tuple[str, .
         raise InvalidCommand(f"no worker can have the label {shorten(both[0])} and be without it; leave one of the two")
     found = {"require": require, "avoid": avoid, "tolerate": tolerate, "prefer_labels": prefer}
     demands = {demand_of(require, avoid, tolerate), demand_of((*require, *prefer), avoid, tolerate)} - {""}
-    whose = f"apps of company {command.company!r}"
-    for apps, used, most in (
-        (whose, state.companies[command.company].demands, MOST_OF_COMPANY),
-        ("apps", state.demands.number, MOST_DEMANDS),
-    ):
-        if len({*used, *demands}) > most:
-            raise InvalidCommand(
-                f"{apps} that have not ended demand {len(used)} different things of labels, of which {most} can be in "
-                "use; demand what another one does, or wait for the end of some"
-            )
+    _check_number(state, command.company, demands)
     return found
+
+
+def _check_number(state: ClusterState, company: str, more: set[str]) -> None:
+    """Too many demands cannot be in use; a company has a part of them that others cannot use up (semantics P9).
+
+    Raises: InvalidCommand.
+    """
+    own, whole = {*state.companies[company].demands, *more}, {*state.demands.number, *more}
+    part = max(OF_ONE_APP, MOST_DEMANDS // len(state.companies))
+    end = "can be in use; demand what another one does, or wait for the end of some"
+    if len(own) > MOST_OF_COMPANY:
+        used = len(state.companies[company].demands)
+        raise InvalidCommand(
+            f"apps of company {company!r} that have not ended demand {used} different things of labels, of which "
+            f"{MOST_OF_COMPANY} {end}"
+        )
+    if len(whole) > MOST_DEMANDS and len(own) > part:
+        used = len(state.demands.number)
+        raise InvalidCommand(
+            f"apps that have not ended demand {used} different things of labels, of which {MOST_DEMANDS}, and {part} "
+            f"of each company in any case, {end}"
+        )
 
 
 def network_of(named: str) -> Literal["", "none", "app"]:

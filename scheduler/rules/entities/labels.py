@@ -21,7 +21,7 @@ from scheduler.model.resources import Amounts, Resources
 
 MARK = "~"
 """With what the kind begins that names a class or a demand; it comes after all kinds of resources."""
-MOST_DEMANDS, MOST_OF_COMPANY = 256, 64
+MOST_DEMANDS, MOST_OF_COMPANY, OF_ONE_APP = 256, 64, 2
 _BETWEEN_TERMS, _BETWEEN_DEMANDS = "\t", "\n"
 _WINDOWS, _LAST = "\v", "\f"
 """With what the names of windows begin in a class, and in a demand those that are left out; then those that come last.

@@ -225,13 +225,26 @@ def test_at_most_so_many_demands_are_in_use(monkeypatch: pytest.MonkeyPatch) -> 
     made = cluster(marked("n1", **NORTH), never_fits="wait")
     for number in range(3):
         made.turn(asking(f"a{number}", avoid=(f"k{number}",)))
-    with pytest.raises(InvalidCommand, match=r"demand 3 different things of labels, of which 3 can be in use"):
+    why = r"demand 3 different things of labels, of which 3, and 2 of each company in any case, can be in use"
+    with pytest.raises(InvalidCommand, match=why):
         made.turn(asking("a3", avoid=("k3",)))
     made.turn(asking("a3", avoid=("k2",)))
     made.turn(KillApp(app="a0"))
     made.turn(asking("a4", avoid=("k3",)))
     assert len(made.state.demands.number) == 3
     assert MOST_DEMANDS == 256
+
+
+def test_a_company_has_its_part_of_the_demands_although_others_use_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scheduler.rules.command.submission.MOST_DEMANDS", 4)
+    made = cluster(marked("n1", **NORTH), never_fits="wait")
+    for number in range(4):
+        made.turn(asking(f"a{number}", avoid=(f"k{number}",)))
+    for number in range(2):
+        made.turn(asking(f"b{number}", 4, "b", avoid=(f"other{number}",)))
+    with pytest.raises(InvalidCommand, match="demand 6 different things of labels, of which 4, and 2 of each company"):
+        made.turn(asking("b2", 4, "b", avoid=("other2",)))
+    made.turn(asking("b2", 4, "b", avoid=("other1",)))
 
 
 @pytest.mark.parametrize(
