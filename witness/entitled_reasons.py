@@ -17,15 +17,16 @@ from scheduler.rules.entities.labels import met_by
 from scheduler.rules.index.closings import grace_of
 from scheduler.rules.share.demands import may_have_another
 from scheduler.rules.share.entitlement import Entitlement, entitlement
+from scheduler.rules.stage.caps import is_capped
 from scheduler.rules.stage.needs import runs_for_s
-from scheduler.rules.stage.room import Gathering, Seeking
+from scheduler.rules.stage.room import Gathering, Seeking, unit_of
 from scheduler.rules.stage.slots import Larger, Shortage
 from scheduler.rules.state.preconditions import TARGETS
 from scheduler.rules.view.standings import NOWHERE, Standing, standing_of, standings
 
 if TYPE_CHECKING:
     from scheduler.rules.entities.apps import App
-    from scheduler.rules.entities.grants import Allocation
+    from scheduler.rules.entities.grants import Allocation, Hold
     from scheduler.rules.share.fill import GroupNode
     from scheduler.rules.state.cluster import ClusterState
 
@@ -248,12 +249,26 @@ def _need(state: ClusterState, app: App) -> Told:
 
 def _no_room(state: ClusterState, app: App) -> str:
     """Why room can be made for it nowhere now."""
+    if is_capped(state, app, unit_of(app)):
+        return _beyond_cap(state, app)
     closed = barred(state, app, state.at)
     for worker in state.workers.values():
         may = worker.id not in closed and met_by(app.need.demand, worker.labels, worker.taints)
         if worker.status == "alive" and may and worker.offer.covers(app.need.executor):
             return "no worker can be emptied for it now: what is entitled stands in fragments"
     return "windows close to it all workers that could host it"
+
+
+def _beyond_cap(state: ClusterState, app: App) -> str:
+    """Its company is at its cap, and nobody there has to leave: memory of executors that grow is held beside (H2)."""
+    company = app.spec.company
+    theirs = [each for each in state.waiting.values() if each.spec.company == company and each.need.growing]
+    grown_mb = sum([one.resources.memory_mb for each in theirs for one in each.executors.values()])
+    text = f"what {company} and its departments may hold leaves it no room, and nobody is there beyond what is entitled"
+    if not grown_mb:
+        return text
+    most = few([each.id for each in theirs if each.executors], _NAMED)
+    return f"{text}; executors that grow, of {most}, hold {grown_mb} MiB, of which entitlements count no memory (H2)"
 
 
 def _is_overdue(state: ClusterState, app: App) -> bool:
@@ -330,14 +345,24 @@ def _running_on(state: ClusterState, app: App, leaving: Iterable[Allocation]) ->
     return f", as {last.id} may run for {runs_for_s(state, last)} s from its grant on"
 
 
+def _where(state: ClusterState, app: App, targets: list[Hold]) -> str:
+    """On which workers room is made for it, or is there already but not below its company's cap (H1, H6)."""
+    there = [each for each in targets if state.workers[each.worker].free.covers(each.amounts)]
+    kept = [each for each in there if is_capped(state, app, each.amounts)]
+    emptied = list(dict.fromkeys([each.worker for each in targets if each not in kept]))
+    text = f"; {_listed(emptied)} {'is' if len(emptied) == 1 else 'are'} being emptied for it" if emptied else ""
+    if kept:
+        where = _listed(list(dict.fromkeys([each.worker for each in kept])))
+        text += f"; room on {where} is kept for it until executors below the same cap have left"
+    return text
+
+
 def _coming(state: ClusterState, app: App) -> str:
     """What is being done for it, as the rest of a sentence."""
     targets = [hold for hold in app.holds.values() if hold.reason in TARGETS]
-    names = list(dict.fromkeys(hold.worker for hold in targets))
     text = ""
-    if names:
-        named = _listed(names)
-        text += f"; {named} {'is' if len(names) == 1 else 'are'} being emptied for it"
+    if targets:
+        text += _where(state, app, targets)
         leaving = [one for target in targets for one in target.leaving.values()]
         text += _until(state, leaving) + _running_on(state, app, leaving)
     elif _is_overdue(state, app):

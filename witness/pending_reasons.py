@@ -19,14 +19,17 @@ from scheduler.model.text import counted, few
 from scheduler.rules.admission.app import APP_POLICIES
 from scheduler.rules.admission.limits import Broken, holder_text, over_app_cores
 from scheduler.rules.admission.queue import CompanyQueue, UserQueue
-from scheduler.rules.command.failures import closed_to, gang_rooms, kept_from
+from scheduler.rules.command.demand import could_host
+from scheduler.rules.command.failures import closed_to, gang_rooms, has_room_now, kept_from
 from scheduler.rules.command.failures import left_out as left_out_of
 from scheduler.rules.command.submission import nearest
 from scheduler.rules.command.windows import barred, barring, barring_names, sought_by
 from scheduler.rules.entities.apps import App
 from scheduler.rules.entities.labels import excluded_by, met_by, sought
 from scheduler.rules.entities.workers import Window, Worker
+from scheduler.rules.index.delay import delayed_until
 from scheduler.rules.placement.sizing import executor_memory_mb, for_tasks, smallest_cores
+from scheduler.rules.stage.caps import is_capped
 from scheduler.rules.stage.drivers import within_max_drivers
 from scheduler.rules.state.backfill import longest_s
 from scheduler.rules.state.cluster import ClusterState
@@ -322,7 +325,7 @@ def _for_executors(state: ClusterState, app: App) -> Wait | None:
 def _for_its_wish(state: ClusterState, app: App, size: Resources) -> Wait:
     """Why its demand does not rise from nothing to what was stated (L1): N3, N2, or the next turn."""
     company = state.queue.companies[app.spec.company]
-    if not app.need.hostable:
+    if not could_host(state, app, size):
         return Wait("no-worker-large-enough", "N3", partial(_nearest, _usable(state, app), size, of_free=False))
     over = company.limit.broken(app.spec.user, size, 0)
     above = names_above(state, app.spec.company)
@@ -349,9 +352,9 @@ def _for_placement(state: ClusterState, app: App) -> Wait:
         size = _smallest(state, app)
         room = state.fleet.has_room(sought_by(state, app, size, state.at))
     if app.need.gang:
-        room = gang_rooms(state, app, state.at) == app.need.gang
+        room = has_room_now(state, app, state.at)
     if room:
-        if app.demand.wanted:
+        if _prefers_still(state, app) and not (state.by_entitlement and is_capped(state, app, size)):
             return Wait("locality", "L5", partial(_preferring, state, app))
         if size.cores > app.left_cores or size.memory_mb > app.left_memory_mb:
             return Wait("limit", "A2", partial(_too_little_left, app, size))
@@ -494,6 +497,13 @@ def _for_an_entitled_driver(state: ClusterState, app: App, size: Resources) -> W
         return f"its driver waits: {text}", facts
 
     return Wait("driver", found.rule, driver_waits)
+
+
+def _prefers_still(state: ClusterState, app: App) -> bool:
+    """Whether each request of the app waits for a preferred host or its rack by now (semantics L5)."""
+    settings, where = state.settings, state.indexes.places
+    waits = [state.at < delayed_until(wanted, settings, where)[1] for wanted in app.demand.wanted]
+    return bool(waits) and all(waits)
 
 
 def _preferring(state: ClusterState, app: App) -> Told:

@@ -407,13 +407,16 @@ def _room_for(state: ClusterState, app: App, sizing: Fixed, most: int) -> int:
     """How many executors more, at most so many, the app may ask for now: as many as limits let pass (L1, L6, N2)."""
     if most <= 0 or state.settings.admission == "open":
         return max(0, most)
-    if not (
-        app.need.hostable and state.fleet.could_host(sought(sizing.each, app.need.demand))
-    ):  # an app with a limit of 0 has an empty need
+    if not could_host(state, app, sizing.each):
         return 0
     if state.limits.values:
         most = min(most, (_most_cores(state, app) - app.requested.cores) // sizing.each.cores)
     return _within_limits(state, app, sizing, most)
+
+
+def could_host(state: ClusterState, app: App, size: Resources) -> bool:
+    """Whether a live worker could host such an executor of the app; with a limit of 0 its need is empty (semantics N3)."""
+    return app.need.hostable and state.fleet.could_host(sought(size, app.need.demand))
 
 
 def _most_cores(state: ClusterState, app: App) -> int:

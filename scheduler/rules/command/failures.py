@@ -11,7 +11,7 @@ from scheduler.rules.entities.labels import amounts_in
 from scheduler.rules.index.trouble import exclude_after, excluded, suspect_failures
 from scheduler.rules.placement.executors import PLACEMENTS
 from scheduler.rules.placement.sizing import size_now
-from scheduler.rules.state.backfill import later_dates, lending
+from scheduler.rules.state.backfill import has_room_on_targets, later_dates, lending
 
 if TYPE_CHECKING:
     from scheduler.model.resources import Resources
@@ -95,9 +95,13 @@ def room_now(state: ClusterState, app: App, at: int, known: dict[Hashable, bool]
 
 
 def has_room_now(state: ClusterState, app: App, at: int) -> bool:
-    """Whether a live worker has room for an executor of the app, and it may have it at time `at` (ms) (W7, P1)."""
+    """Whether a live worker has room for an executor of the app, and it may have it at time `at` (ms) (W7, P1).
+
+    A gang has it for all of them, and with targets on these alone, where it is granted (semantics G8).
+    """
     if app.need.gang:
-        return not app.executors and gang_rooms(state, app, at) == app.need.gang
+        together = has_room_on_targets(state, app) if app.holds else gang_rooms(state, app, at) == app.need.gang
+        return together and not app.executors
     lent = lending(state, app, at)
     if not (lent or is_choosy(state, app)):
         return state.fleet.has_room(sought_by(state, app, size_now(state.fleet, app.need), at))

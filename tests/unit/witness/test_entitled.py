@@ -108,6 +108,29 @@ def test_who_waits_longer_since_an_executor_runs_for_its_minimum_is_told_so() ->
     assert explain(facts(cluster), "x")["losses"]
 
 
+def test_who_waits_for_its_companys_cap_is_not_told_that_an_empty_worker_is_emptied() -> None:
+    other = RegisterWorker(worker="w2", node="n2", host="h2", cores=16, memory_mb=65536)
+    cluster = played(borrow=False)
+    cluster.turn(ChangeCompany(company="a", cores=16, memory_mb=65536), submit("x", "a", 16))
+    cluster.turn(other, submit("y", "a", 8, user="v"))
+    text = explain(facts(cluster), "y")["waitsFor"]["text"]
+    assert "; room on w2 is kept for it until executors below the same cap have left, by " in text
+    assert "emptied" not in text
+
+
+def test_who_finds_no_room_below_a_cap_for_memory_of_executors_that_grow_is_told_so() -> None:
+    more = [
+        RegisterWorker(worker=f"w{each}", node=f"n{each}", host=f"h{each}", cores=4, memory_mb=65536) for each in (2, 3)
+    ]
+    cluster = played(*more, ChangeCompany(company="a", cores=64, memory_mb=16384), borrow=False)
+    grows = SubmitApp(app="x", company="a", user="u", cores=12, tasks=12, command=("true",), executor_memory_mb=1024)
+    cluster.turn(grows)
+    cluster.turn(replace(submit("y", "a", 4, user="v"), executor_memory_mb=16384))
+    text = explain(facts(cluster), "y")["waitsFor"]["text"]
+    assert text.endswith("executors that grow, of x, hold 3072 MiB, of which entitlements count no memory (H2)"), text
+    assert "what a and its departments may hold leaves it no room" in text
+
+
 def test_a_loser_is_told_what_leaves_and_its_receipt() -> None:
     told = explain(facts(lent()), "x")
     text = "The app holds 12 cores, of which 4 cores are lent to it; 8 cores are its own"
