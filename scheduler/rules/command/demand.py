@@ -415,7 +415,7 @@ def _room_for(state: ClusterState, app: App, sizing: Fixed, most: int) -> int:
 
 
 def could_host(state: ClusterState, app: App, size: Resources) -> bool:
-    """Whether a live worker could host such an executor of the app; with a limit of 0 its need is empty (semantics N3)."""
+    """Whether a live worker could host such an executor of the app: with a limit of 0 its need is empty (N3)."""
     return app.need.hostable and state.fleet.could_host(sought(size, app.need.demand))
 
 
