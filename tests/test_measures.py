@@ -6,7 +6,7 @@ from tests.measures import here, measures
 
 BOUNDS = {
     "methods of the class that has most": 40,
-    "lines of the longest class": 500,
+    "lines of the longest class": 490,
     "words of semantics.md": 8_000,
     "rules of semantics.md": 85,
     "class names that stand in several modules": 1,

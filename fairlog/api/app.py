@@ -29,6 +29,7 @@ from starlette.routing import Route as Mounted
 
 from fairlog.api.audit_file import HANDED_IN_S, MAX_FILE, turn
 from fairlog.api.board import Board
+from fairlog.api.exchange import MAX_BODY, decoded, json_answer, question, token_of, typed_body, values_of, whole
 from fairlog.api.limits import Rates, cost_of
 from fairlog.api.newest import Newest
 from fairlog.api.openapi import description
@@ -41,10 +42,8 @@ from fairlog.api.problems import (
     BadRequest,
     NoSuchMethod,
     NotFound,
-    TooLarge,
     TooMany,
     Unavailable,
-    WrongMedia,
     headers_of,
     problem_of,
     status_of,
@@ -53,22 +52,18 @@ from fairlog.api.questions import PAGE, MailboxText, OfDriver, SignIn
 from fairlog.api.routes import AFTER, LONG_COST, NUMBERS, ROUTES
 from fairlog.api.sender import read_request, request_of
 from fairlog.api.sight import company_of, machine_ms
-from fairlog.api.work import Bells, Questions
+from fairlog.api.work_routes import WorkRoutes
 from fairlog.page.assets import lost
 from fairlog.page.assets import routes as page_routes
 from fairlog.page.cookies import check_origin, cookie_of, set_cookie
 from fairlog.page.sessions import LINK_MS, SESSION_MS, Sessions
 from scheduler.model.errors import FairlogError, InvalidCommand, NotAllowed, NotAuthenticated
-from scheduler.model.text import counted
 from scheduler.model.versions import HEADER, check_messages
 from scheduler.rules.command.permission import Subject, may_read
-from scheduler.service.addresses import MAILBOX_VARIABLE
 from scheduler.service.grant_tokens import PASS as WORKER_PASS
 from scheduler.service.receipts import Receipt
 from scheduler.service.tokens import token_id
 from scheduler.store.ended_sessions import EndedSessions
-from workers import door as structs
-from workers.door import Holding
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -78,15 +73,13 @@ if TYPE_CHECKING:
     from fairlog.api.handlers import Handlers
     from fairlog.api.oidc import OpenIdProvider
     from fairlog.api.passes import Pass
-    from fairlog.api.routes import Answer, Param, Pool, Route
-    from fairlog.api.work import Caller
+    from fairlog.api.routes import Answer, Pool, Route
     from fairlog.page.sessions import PageVisit
     from scheduler.model.commands import Command
     from scheduler.model.sender import By
     from scheduler.rules.state.cluster import ClusterState
     from scheduler.store.codec import Record
 
-MAX_BODY = 256 * 1024
 MAX_SUBMISSION = 8 * 1024 * 1024
 """The most bytes of a request with commands, among them copies of scripts. One of more than `MAX_BODY` costs more."""
 LARGE_AT_ONCE = 4
@@ -103,8 +96,6 @@ SIGN_INS_AT_ONCE = 4
 READS_AT_ONCE = 8
 """How many reads wait at once for the store, a past state or another process."""
 WORK_AT_ONCE = 32
-SETTLES_S = 0.01
-"""How often the store is asked whether its replicas have what a worker is to start."""
 PASSES_KNOWN = 10_000
 """Of so many passes a server knows which submission they were made for."""
 STOPS = "this server stops; ask another one. A command may still be carried out"
@@ -133,7 +124,6 @@ class Door:
         self.passes = Passes(handlers.keys.cluster, handlers.keyring)
         self._first: OrderedDict[tuple[str, int], int] = OrderedDict()
         """App and position of a pass -> when (ms) the app that it was made for was submitted."""
-        self.bells, self.questions = Bells(), Questions(handlers.workers.grants)
         self.url = ""
         """A TCP address of this server, for programs of workers that use its Unix socket."""
         at_once: dict[Pool, int] = {
@@ -143,6 +133,7 @@ class Door:
             "reads": READS_AT_ONCE,
         }
         self._limiters = {pool: CapacityLimiter(most) for pool, most in at_once.items()}
+        self.work = WorkRoutes(self, self._limiters)
         self._heads = CapacityLimiter(READS_AT_ONCE)
         self.newest = Newest(handlers.replica, self.head, self.reach)
         self._catching_up = CapacityLimiter(1)
@@ -155,7 +146,7 @@ class Door:
             "open": self._open,
             "sign-in": self._sign_in,
             "session": self._session,
-            "work": self._work_of,
+            "work": self.work.answer,
             "pass": self._pass,
         }
         """What answers routes whose callers are not known as others are."""
@@ -164,12 +155,12 @@ class Door:
     def heard(self, record: Record | None) -> None:
         """Pass a turn on to streams and to the workers that it concerns; called by the replica's thread."""
         self.feed.heard(record)
-        self.bells.heard(record, self.handlers.replica.state)
+        self.work.bells.heard(record, self.handlers.replica.state)
 
     def close(self) -> None:
         """End all streams and waits."""
         self.feed.close()
-        self.bells.ring()
+        self.work.bells.ring()
 
     def who(self, request: Request) -> By:
         """The caller. Raises: NotAuthenticated."""
@@ -250,7 +241,7 @@ class Door:
         if (answer := self._of_their_own.get(route.answer)) is not None:
             return await answer(route, request)
         who, driver = await self._admit(route, request)
-        values = _values(route.params, request)
+        values = values_of(route.params, request)
         if route.takes is not None or route.answer == "answers":
             send = self._batch if route.takes is None else partial(self._command, route)
             async with self._room_for(request, who):
@@ -270,7 +261,7 @@ class Door:
         if route.name not in MAIL_ROUTES:
             seen = await self._read(route, request, who, values)
             if route.rings:
-                await self.ring_for_visits()
+                await self.work.ring_for_visits()
             return seen
         return await self._mail(route, request, who, passed=driver is not None and driver.mail, **values)
 
@@ -324,68 +315,9 @@ class Door:
 
     async def _open(self, route: Route, _: Request) -> Response:
         if route.name == "openapi":
-            return _json(description())
+            return json_answer(description())
         self.handlers.replica.check_fresh()
-        return _json({"seq": self.handlers.replica.head})
-
-    async def _work_of(self, route: Route, request: Request) -> Response:
-        work, path = self.handlers.workers, request.path_params
-        worker, executor = path["worker"], path.get("executor", "")
-        asks = {"at_home": request.app.state.at_home, "invited": route.name == "workerInvited"}
-        who = partial(work.caller, token_of(request), worker, executor, **asks)
-        caller = who()
-        self.rates.charge_worker(worker)
-        values, body = _values(route.params, request), await _body(request)
-        if route.tells == Holding.__name__:
-            return await self._grants(who, caller, **values)
-        asked: tuple[Any, ...] = (_asked(body, getattr(structs, route.reads)),) if route.reads else ()
-        operation = cast("Callable[[Door], Callable[..., object]]", route.handler)(self)
-
-        def call() -> object:
-            granted = work.with_grant(caller, executor) if executor else caller
-            told = operation(granted, *asked)
-            return self._with_mailbox(request, told, granted) if isinstance(told, structs.Begun) else told
-
-        told = await to_thread.run_sync(call, limiter=self._limiters[route.pool], abandon_on_cancel=True)
-        return _json({} if told is None else told)
-
-    def _with_mailbox(self, request: Request, begun: structs.Begun, caller: Caller) -> structs.Begun:
-        """What runs is told, with the way to its app's mailbox where it can reach this server."""
-        app, url = caller.grant.app, self.url if request.app.state.at_home else str(request.base_url).rstrip("/")
-        if not (begun.granted and url):
-            return begun
-        known = self.handlers.replica.peek(lambda state: state.apps.get(app))
-        if known is None:
-            return begun
-        spec, worker = known.spec, caller.worker
-        given = self.passes.make_for_mail(spec.company, spec.user, app, known.submitted_at, worker)
-        told = {MAILBOX_VARIABLE: url, "FAIRLOG_MAILBOX_TOKEN": given}
-        pairs = [(name.encode(), text.encode()) for name, text in told.items()]
-        return msgspec.structs.replace(begun, secrets=[*begun.secrets, *pairs])
-
-    async def _grants(self, who: Callable[[], Caller], caller: Caller, after: str = "", wait: int = 0) -> Response:
-        """What the worker holds, once it is not as the tag `after` says, or after `wait` ms.
-
-        If no turn concerns the worker meanwhile, it is not looked at again: the next question follows at once.
-        """
-        worker, deadline = caller.worker, self.feed.now() + wait / 1000
-        while True:
-            rung = self.bells.expect(worker)
-            try:
-                holding, settles = await self.questions.ask(caller, after)
-                left_s = deadline - self.feed.now()
-                if holding.tag != after or left_s <= 0 or self.feed.closed:
-                    return _json(holding)
-                await asyncio.wait([rung], timeout=min(left_s, SETTLES_S) if settles else left_s)
-                caller = who()
-                if not (settles or rung.done()):
-                    return _json(holding)
-            finally:
-                self.bells.forget(worker, rung)
-
-    async def ring_for_visits(self) -> None:
-        """Wake the agents of workers on which somebody wants to run a command, whichever server was asked for it."""
-        self.bells.ring(await to_thread.run_sync(self.handlers.workers.visited, limiter=self._limiters["work"]))
+        return json_answer({"seq": self.handlers.replica.head})
 
     async def _sign_in(self, route: Route, request: Request) -> Response:
         provider = self.provider
@@ -394,19 +326,19 @@ class Door:
         self.rates.charge_stranger("" if request.client is None else request.client.host)
         call: Callable[[], object] = provider.description
         if route.asks is not None:
-            asked = _asked(await _body(request), SignIn)
+            asked = question(await typed_body(request), SignIn)
             call = partial(self.handlers.sign_in, provider.settings.token, partial(provider.account_of, asked), asked)
         said = await to_thread.run_sync(call, limiter=self._signing_in, abandon_on_cancel=True)
-        return _json({"value": said}, {"cache-control": "no-store"})
+        return json_answer({"value": said}, {"cache-control": "no-store"})
 
     async def _pass(self, _: Route, request: Request) -> Response:
         """A pass for the driver of an app that the caller may submit."""
         who = self._charged(request)
-        asked = _asked(await _body(request), OfDriver)
+        asked = question(await typed_body(request), OfDriver)
         subject, now = Subject(asked.company, asked.user), machine_ms()
         self.handlers.replica.peek(lambda state: may_read(state, who, "submit", subject, now))
         after = self.handlers.replica.head
-        return _json({"value": self.passes.make(who, asked.company, asked.user, asked.app, now, after=after)})
+        return json_answer({"value": self.passes.make(who, asked.company, asked.user, asked.app, now, after=after)})
 
     async def _session(self, route: Route, request: Request) -> Response:
         """Log in, renew, show or end a session of the page, or make a link to one."""
@@ -414,11 +346,11 @@ class Door:
         if route.name == "link":
             who = self._charged(request)
             key = self.sessions.link(who, now)
-            return _json({"key": key, "account": who.account, "until": now + LINK_MS, "url": self.url})
+            return json_answer({"key": key, "account": who.account, "until": now + LINK_MS, "url": self.url})
         if route.name == "logIn":
             check_origin(request)
-            body = await _body(request)
-            fields = _decoded(body) if body else {}
+            body = await typed_body(request)
+            fields = decoded(body) if body else {}
             if not isinstance(fields, dict) or not all(isinstance(each, str) for each in fields.values()):
                 raise BadRequest('the body must be {"token": "fl_…"}, {"key": "…"} or nothing')
             if fields.keys() not in ({"token"}, {"key"}, set()):
@@ -436,7 +368,7 @@ class Door:
             self.rates.charge(who.token, company_of(who))
             self.handlers.replica.peek(partial(_check_visitor, who=who))
             made = self.sessions.cookie(who, now, identity=known.id if known else "")
-            answer = _json(await self.run(who, partial(self.board.session, who, now + SESSION_MS), "reads"))
+            answer = json_answer(await self.run(who, partial(self.board.session, who, now + SESSION_MS), "reads"))
             set_cookie(answer, request, made, SESSION_MS // 1000)
             return answer
         session = self.session(request)
@@ -444,11 +376,13 @@ class Door:
             raise NotAuthenticated("nobody is logged in; log in with a token")
         if route.name == "logOut":
             await self.run(session.who, partial(self.ended.add, session.id), "reads")
-            answer = _json({})
+            answer = json_answer({})
             set_cookie(answer, request, "", 0)
             return answer
         self.rates.charge(session.who.token, company_of(session.who))
-        return _json(await self.run(session.who, partial(self.board.session, session.who, session.until), "reads"))
+        return json_answer(
+            await self.run(session.who, partial(self.board.session, session.who, session.until), "reads")
+        )
 
     @asynccontextmanager
     async def _room_for(self, request: Request, who: By) -> AsyncIterator[None]:
@@ -463,10 +397,10 @@ class Door:
     async def _command(
         self, route: Route, request: Request, who: By, values: Mapping[str, Any], driver: Pass | None
     ) -> Response:
-        body = await _body(request, most=MAX_SUBMISSION)
+        body = await typed_body(request, most=MAX_SUBMISSION)
         if more := len(body) // MAX_BODY:
             self.rates.charge(who.token, company_of(who), more)
-        fields = _decoded(body) if body else {}
+        fields = decoded(body) if body else {}
         if not isinstance(fields, dict):
             raise BadRequest("the body must be a JSON object with the fields of the command")
         if told := [name for name in ("type", *route.names) if name in fields]:
@@ -479,10 +413,10 @@ class Door:
         receipt = await self.run(
             who, partial(self.handlers.sender.send, who, command, secrets, command_id=identity), "commands"
         )
-        return _json({**_receipt(receipt), "receipt": receipt.signed}, {POSITION: str(receipt.seq)})
+        return json_answer({**_receipt(receipt), "receipt": receipt.signed}, {POSITION: str(receipt.seq)})
 
     async def _batch(self, request: Request, who: By, values: Mapping[str, Any], driver: Pass | None) -> Response:
-        body = await _body(request, most=MAX_SUBMISSION)
+        body = await typed_body(request, most=MAX_SUBMISSION)
         try:
             whole = _batch_of(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -501,7 +435,7 @@ class Door:
         answers = [_receipt(each) if isinstance(each, Receipt) else problem_of(each) for each in outcomes]
         last = max((each.seq for each in outcomes if isinstance(each, Receipt)), default=0)
         signed = next((each.signed for each in outcomes if isinstance(each, Receipt)), None)
-        return _json({"answers": answers, "receipt": signed}, {POSITION: str(last)})
+        return json_answer({"answers": answers, "receipt": signed}, {POSITION: str(last)})
 
     def _check_batch(self, driver: Pass, bodies: Sequence[bytes]) -> None:
         """Raises: NotAllowed for all if the driver may not send one; those that cannot be read are refused later."""
@@ -520,14 +454,14 @@ class Door:
         with turn():  # before the file is collected, so that the memory has one at most
             try:
                 async with asyncio.timeout(HANDED_IN_S):
-                    values["text"] = await _body(request, most=MAX_FILE, media="application/x-ndjson")
+                    values["text"] = await typed_body(request, most=MAX_FILE, media="application/x-ndjson")
             except TimeoutError:
                 raise BadRequest(f"the file must arrive within {HANDED_IN_S} s; run `fairlog audit FILE`") from None
             return await self._read_of(route, request, who, values)
 
     async def _read_of(self, route: Route, request: Request, who: By, values: dict[str, Any]) -> Response:
         path: dict[str, Any] = {
-            name: _whole(text, name) if name in NUMBERS else text for name, text in request.path_params.items()
+            name: whole(text, name) if name in NUMBERS else text for name, text in request.path_params.items()
         }
         if route.view:
             return await self._view_of(route.view, who, {**path, **values})
@@ -536,7 +470,7 @@ class Door:
             headers = {"x-content-type-options": "nosniff"}
             return Response(output, media_type="application/octet-stream", headers=headers)
         if route.asks is not None:
-            values["rules"] = _asked(await _body(request), route.asks)
+            values["rules"] = question(await typed_body(request), route.asks)
         known = values.pop("If-None-Match", "")
         asked = partial(cast("Callable[[Door], Callable[..., Viewed]]", route.handler)(self), who, **path, **values)
         run = partial(self.run, who, asked, route.pool)
@@ -562,7 +496,7 @@ class Door:
         """Leave a message, or read one once it is there or after `wait` ms."""
         path, deadline = request.path_params, self.feed.now() + wait / 1000
         if route.asks is not None:
-            asked = _asked(await _body(request), MailboxText)
+            asked = question(await typed_body(request), MailboxText)
             leave = partial(self.handlers.apps.publish, who, path["app"], path["name"], asked, passed=passed)
             return _viewed(await self.run(who, leave, "reads"))
         look = partial(self.handlers.apps.message, who, path["app"], path["name"], passed=passed)
@@ -721,108 +655,8 @@ async def _not_routed(request: Request, error: Exception) -> Response:
     return await _problem(request, BadRequest(str(raised.detail)))
 
 
-async def _body(request: Request, *, most: int = MAX_BODY, media: str = "application/json") -> bytes:
-    """The body. Raises: TooLarge, WrongMedia."""
-    body = await body_of(request, most=most)
-    said = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if body and said != media:
-        raise WrongMedia(f"send the body as {media}")
-    return body
-
-
-async def body_of(request: Request, *, most: int = MAX_BODY) -> bytes:
-    """The body, whatever it is said to be. Raises: TooLarge."""
-    too_large = TooLarge(f"a request has at most {counted(most, 'byte')}; send a batch in parts")
-    length = request.headers.get("content-length", "0")
-    if not length.isdecimal() or int(length) > most:
-        raise too_large
-    parts: list[bytes] = []
-    size = 0
-    async for part in request.stream():
-        size += len(part)
-        if size > most:
-            raise too_large
-        parts.append(part)
-    return b"".join(parts)
-
-
-def token_of(request: Request) -> str:
-    """The token in the header, or "". Raises: BadRequest if there are two: a proxy may have checked the other one."""
-    given = request.headers.getlist("authorization")
-    if len(given) > 1:
-        raise BadRequest("send one Authorization header")
-    kind, _, token = "".join(given).partition(" ")
-    return token.strip() if kind.lower() == "bearer" else kind
-
-
-def _decoded(body: bytes) -> Any:  # noqa: ANN401 (JSON)
-    try:
-        return _plain(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadRequest(f"the body is not JSON: {error}") from None
-
-
-def _asked(body: bytes, kind: type[T]) -> T:
-    """The question that the body is. Raises: BadRequest."""
-    try:
-        return msgspec.json.decode(body or b"{}", type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadRequest(f"the body cannot be read: {error}") from None
-
-
-def _values(params: tuple[Param, ...], request: Request) -> dict[str, Any]:
-    """The parameters that the request has. Raises: BadRequest naming the one that is wrong."""
-    known = {param.name: param for param in params if param.place == "query"}
-    for name in request.query_params:
-        if name not in known:
-            raise BadRequest(f"there is no parameter {name[:40]!r} here; there are {', '.join(known) or 'none'}")
-        if len(request.query_params.getlist(name)) > 1:
-            raise BadRequest(f"give {name} once")
-    found = {name: _value(known[name], text) for name, text in request.query_params.items()}
-    if missing := [
-        f"{param.name}={param.name.upper()}" for param in params if param.required and param.name not in found
-    ]:
-        raise BadRequest(f"add ?{'&'.join(missing)}")
-    for param in params:
-        if param.place == "header" and (texts := request.headers.getlist(param.name)):
-            if len(texts) > 1 and param.name != "If-None-Match":
-                raise BadRequest(f"send one {param.name} header")
-            found[param.name] = _value(param, ", ".join(texts))
-    return found
-
-
-def _value(param: Param, text: str) -> Any:  # noqa: ANN401 (as its schema says)
-    schema = param.schema
-    if schema["type"] == "boolean":
-        if text not in ("true", "false"):
-            raise BadRequest(f"{param.name} is true or false, not {text[:40]!r}")
-        return text == "true"
-    if schema["type"] == "integer" or param.name == "Last-Event-ID":
-        least, most = schema.get("minimum", 0), schema.get("maximum", 2**53)
-        if not (text.isascii() and text.isdecimal() and len(text) < 20 and least <= int(text) <= most):
-            raise BadRequest(f"{param.name} is a number from {least} to {most}, not {text[:40]!r}")
-        return int(text)
-    if "enum" in schema and text not in schema["enum"]:
-        raise BadRequest(f"{param.name} is {' or '.join(schema['enum'])}, not {text[:40]!r}")
-    if param.name == "task" and text != "driver":
-        return str(_whole(text))
-    if not schema.get("minLength", 0) <= len(text) <= schema.get("maxLength", MAX_BODY):
-        raise BadRequest(f"{param.name} has at most {schema.get('maxLength')} characters, and is not empty")
-    return text
-
-
-def _whole(text: str, what: str = "task") -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) < 16):
-        raise BadRequest(f"a {what} is a number, not {text[:40]!r}")
-    return int(text)
-
-
 def _receipt(receipt: Receipt) -> dict[str, Any]:
     return {"id": receipt.command_id, "seq": receipt.seq}
-
-
-def _json(value: object, headers: Mapping[str, str] | None = None) -> Response:
-    return Response(_to_json(value), headers=headers, media_type="application/json")
 
 
 def _viewed(viewed: Viewed, known: str = "") -> Response:
@@ -832,4 +666,4 @@ def _viewed(viewed: Viewed, known: str = "") -> Response:
     headers = {"etag": tag, POSITION: str(viewed.seen.seq), "cache-control": "private, no-cache"}
     if tag in known or known.strip() == "*":
         return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
-    return _json({**viewed.seen._asdict(), **content}, headers)
+    return json_answer({**viewed.seen._asdict(), **content}, headers)

@@ -308,7 +308,7 @@ async def _ring_for_visits(door: Door) -> None:
     while True:
         await asyncio.sleep(VISITS_EVERY_S)
         with suppress(RedisError):
-            await door.ring_for_visits()
+            await door.work.ring_for_visits()
 
 
 async def _sign(door: Door) -> None:

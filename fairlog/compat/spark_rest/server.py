@@ -19,7 +19,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from fairlog.api.addresses import TOKEN_VARIABLE, URL_VARIABLE
-from fairlog.api.app import STOPS, body_of, token_of
+from fairlog.api.app import STOPS
+from fairlog.api.exchange import body_of, token_of
 from fairlog.api.problems import BadRequest, NoSuchMethod, Unavailable, headers_of, problem_of, status_of
 from fairlog.api.sight import company_of, machine_ms
 from fairlog.compat.spark_rest.answers import (

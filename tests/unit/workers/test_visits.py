@@ -11,7 +11,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from fairlog.api.app import MAX_BODY
+from fairlog.api.exchange import MAX_BODY
 from scheduler.store.visits import CHUNK_BYTES, Orders, Report, Visit
 from tests.waiting import HOPELESS_S, wait_until
 from workers.cell import Cell, EndedTask

@@ -380,10 +380,10 @@ def test_a_worker_is_told_at_once_that_somebody_wants_to_run_a_command_on_it(wor
         async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, headers=bearer) as client:
             url = f"http://api/v1/workers/w1/grants?after={tag}&wait=30000"
             question = asyncio.create_task(client.get(url))
-            while not door.bells._waiting:
+            while not door.work.bells._waiting:
                 await asyncio.sleep(0)
             world.api.workers._store.visits.begin(VisitCommand(("true",)), "w1", "ann-1.0", "acme/ann")
-            await door.ring_for_visits()
+            await door.work.ring_for_visits()
             return cast("dict[str, Any]", (await question).json())
 
     told = asyncio.run(asked())

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from fairlog.api.app import MAX_BODY, Door
+from fairlog.api.app import Door
+from fairlog.api.exchange import MAX_BODY
 from fairlog.api.feed import Feed
 from fairlog.api.limits import TOKEN_BURST, Rates
 from fairlog.api.serve import CannotListen, Where, _beside
