@@ -193,6 +193,9 @@ def _not_entitled(state: ClusterState, company: CompanyQueue, app: App) -> Wait:
     ahead = queue.by_policy
     if not app.need.executor.cores and app.unplaced_driver == NOTHING:
         return Wait("next-turn", "H4", lambda: ("it asks for no executor now, and is admitted in the next turn", {}))
+    size = app.need.executor
+    if size.cores > app.left_cores or size.memory_mb > app.left_memory_mb:
+        return Wait("limit", "A2", partial(_too_little_left, app, size))
     rule = APP_POLICIES[state.settings.app_policy].rule
     return Wait("queue", rule, partial(_queued, queue, app, ahead[0]))
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.model.commands import Command, EndedExecutor, RegisterCompany
+from scheduler.model.commands import Command, ConfigureCluster, EndedExecutor, RegisterCompany
 from scheduler.model.errors import CommandRejected
 from scheduler.rules.admission.company import COMPANY_POLICIES
 from scheduler.rules.admission.user import USER_POLICIES
@@ -17,6 +17,7 @@ from tests.property import reference
 from tests.property.given import Cluster, decides_nothing_more, examples, rests, submission, worker
 from tests.property.histories import BUILD_UP, HISTORIES, History, command_for
 from tests.property.lawful import departments_above, kept_of
+from witness.pending_reasons import waits_for
 
 CHOICES = st.fixed_dictionaries(
     {
@@ -57,6 +58,17 @@ def test_with_one_user_no_core_is_idle_that_an_admissible_app_could_use(
             watched.turn(EndedExecutor(executor=executors[end % len(executors)], reason="exited", done=done))
 
 
+def test_an_app_whose_request_is_less_than_the_smallest_executor_by_now_is_told_so() -> None:
+    watched = Watched({})
+    watched.turn(RegisterCompany(company="acme"), worker("w1", 16))
+    less = submission("a0", 4, per_task_mb=512)
+    watched.turn(less, ConfigureCluster(settings={"min_executor_memory_mb": 4096}))
+    wait = waits_for(watched.cluster.state, watched.cluster.state.apps["a0"])
+    assert wait is not None
+    text = "its request leaves 4 cores and 2048 MiB, and an executor takes 4 and 4096"
+    assert (wait.cause, wait.rule, wait.told().text) == ("limit", "A2", text)
+
+
 class Watched:
     """A cluster that is looked at at the end of every turn."""
 
@@ -89,7 +101,8 @@ def nothing_is_idle(state: ClusterState) -> None:
             assert not has_room(state, reference.smallest(state, app), app), f"{app.id} is owed an executor"
     for app in state.queue.arrivals.values():
         if app.spec.company in lenders and app.spec.driver is None and reference.asks_executors(state, app):
-            enters = reference.within(state, app) and has_room(state, smallest_now(state, app))
+            size = smallest_now(state, app)
+            enters = reference.within(state, app) and size[1] <= app.requested.memory_mb and has_room(state, size)
             assert not enters, f"{app.id} could use what nobody else can"
 
 
