@@ -9,7 +9,6 @@ import click
 
 from fairlog.cli import render
 from fairlog.cli.times import localized
-from scheduler.model.text import counted
 
 
 def print_estimate(estimate: Mapping[str, Any] | None, now: int) -> None:
@@ -30,7 +29,7 @@ def print_estimate(estimate: Mapping[str, Any] | None, now: int) -> None:
     click.echo(f"starts    {', '.join(said)}")
     if errors := estimate.get("errors"):
         median, ninth = (render.duration(errors[name]) for name in ("medianMs", "p90Ms"))
-        click.echo(
-            f"          half of the last {counted(errors['number'], 'estimate')} were off by {median} or "
-            f"less, 9 in 10 by {ninth}"
-        )
+        number = errors["number"]
+        half = "the last estimate was" if number == 1 else f"half of the last {number} estimates were"
+        ninths = "" if number == 1 else f" or less, 9 in 10 by {ninth}"
+        click.echo(f"          {half} off by {median}{ninths}")

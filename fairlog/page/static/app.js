@@ -50,9 +50,12 @@ function estimated({ estimates: [{ earliest, likely, latest, why }], errors }) {
           latest === null ? ["with no latest time: ", name(why)] : ["at ", time(latest), " at the latest"],
           likely === null && latest !== null ? [", with no likely time: ", name(why)] : "",
         ];
-  const off = errors
-    ? ` Half of the last ${number(errors.number)} estimates were off by ${duration(errors.medianMs)} or less, 9 in 10 by ${duration(errors.p90Ms)}.`
-    : "";
+  const half = duration(errors?.medianMs);
+  const off = !errors
+    ? ""
+    : errors.number === 1
+      ? ` The last estimate was off by ${half}.`
+      : ` Half of the last ${number(errors.number)} estimates were off by ${half} or less, 9 in 10 by ${duration(errors.p90Ms)}.`;
   return h("p", { class: "starts" }, h("strong", {}, "When it starts: "), said, ".", off);
 }
 

@@ -215,7 +215,8 @@ def test_a_job_that_submits_another_is_told_what_to_type_and_knows_its_node(slur
     assert slurm.ok("squeue", "-h", "-w", host, "-j", job, "-o", "%i") == f"{job}\n"
     assert slurm.ok("scontrol", "show", "node", host).count("NodeName=") == 2
     assert slurm.ok("sinfo", "-h", "-n", host, "-o", "%D") == "2\n"
-    assert slurm.ok("squeue", "-h", "-w", "elsewhere", "-j", job) == ""
+    elsewhere = slurm.run("squeue", "-h", "-w", "elsewhere", "-j", job)
+    assert (elsewhere.code, elsewhere.out) == (1, "")
     slurm.ok("scancel", "-w", host, "-n", "sbatch", job)
     wait_until(lambda: slurm.state(job).startswith("CANCELLED"), "its end")
 

@@ -182,7 +182,7 @@ def test_a_commit_without_an_answer_counts_once_the_replicas_have_it(servers: Se
         return str(refused.value)
 
     with _missing(master.log):
-        wait_until(lambda: "on 1 replicas of the store, but 2 are required" in refusal(), "the replica to have it")
+        wait_until(lambda: "on 1 replica of the store, but 2 are required" in refusal(), "the replica to have it")
 
 
 def test_an_unaware_replaced_primary_is_refused_though_a_replica_follows_it(

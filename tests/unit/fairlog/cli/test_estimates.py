@@ -52,6 +52,12 @@ def test_errors_of_the_past_stand_below(capsys: pytest.CaptureFixture[str]) -> N
     )
 
 
+def test_of_one_estimate_alone_its_error_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    errors = {"number": 1, "within": 1, "medianMs": 12_000, "p90Ms": 12_000}
+    said = told(capsys, likely=NOW, latest=NOW, errors=errors).splitlines()[1]
+    assert said == "          the last estimate was off by 12.0s"
+
+
 def test_of_what_does_not_wait_nothing_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     print_estimate(None, NOW)
     assert capsys.readouterr().out == ""
