@@ -193,9 +193,8 @@ def _not_entitled(state: ClusterState, company: CompanyQueue, app: App) -> Wait:
     ahead = queue.by_policy
     if not app.need.executor.cores and app.unplaced_driver == NOTHING:
         return Wait("next-turn", "H4", lambda: ("it asks for no executor now, and is admitted in the next turn", {}))
-    size = app.need.executor
-    if size.cores > app.left_cores or size.memory_mb > app.left_memory_mb:
-        return Wait("limit", "A2", partial(_too_little_left, app, size))
+    if (less := _beyond_request(app, app.need.executor)) is not None:
+        return less
     rule = APP_POLICIES[state.settings.app_policy].rule
     return Wait("queue", rule, partial(_queued, queue, app, ahead[0]))
 
@@ -337,6 +336,13 @@ def _for_its_wish(state: ClusterState, app: App, size: Resources) -> Wait:
     return Wait("next-turn", "L1", lambda: ("its demand rises in the next turn", {}))
 
 
+def _beyond_request(app: App, size: Resources) -> Wait | None:
+    """What its request leaves is less than an executor of that size (A2)."""
+    if size.cores <= app.left_cores and size.memory_mb <= app.left_memory_mb:
+        return None
+    return Wait("limit", "A2", partial(_too_little_left, app, size))
+
+
 def _too_little_left(app: App, size: Resources) -> Told:
     """The rest of the request is smaller than an executor (P6)."""
     left, left_mb = app.left_cores, app.left_memory_mb
@@ -359,8 +365,8 @@ def _for_placement(state: ClusterState, app: App) -> Wait:
     if room:
         if _prefers_still(state, app) and not (state.by_entitlement and is_capped(state, app, size)):
             return Wait("locality", "L5", partial(_preferring, state, app))
-        if size.cores > app.left_cores or size.memory_mb > app.left_memory_mb:
-            return Wait("limit", "A2", partial(_too_little_left, app, size))
+        if (less := _beyond_request(app, size)) is not None:
+            return less
     needed = in_need(state, app) if state.by_entitlement else None
     if room:
         return Wait("next-turn", "T2", _soon) if needed is None else Wait(*needed)

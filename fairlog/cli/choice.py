@@ -196,7 +196,7 @@ def picked(session: Session, chosen: Choice, verb: str) -> list[str]:
     if chosen.dry_run:
         return []
     if not chosen.yes:
-        confirm(f"{verb} {_apps(len(found))}?")
+        confirm(f"{verb} {counted(len(found), 'app')}?")
     return [app["app"] for app in found]
 
 
@@ -219,7 +219,7 @@ def preview(found: Sequence[Record], verb: str) -> None:
     rows = [(app["app"], app["company"], app["user"], app["name"], shown_state(app)) for app in found[:_SHOWN]]
     render.print_table(("APP", "COMPANY", "USER", "NAME", "STATE"), rows, empty="", err=True)
     more = f", of which the first {_SHOWN} are shown" if len(found) > _SHOWN else ""
-    render.say(f"{verb}: {_apps(len(found))}{more}")
+    render.say(f"{verb}: {counted(len(found), 'app')}{more}")
 
 
 def confirm(question: str) -> None:
@@ -285,7 +285,3 @@ def only(text: str, known: Sequence[str], what: str) -> str:
 def _is_whole(name: str) -> bool:
     """Whether the text looks like an id that `submit` has made, so that nothing has to be looked up."""
     return len(name) == 16 and name.startswith("app-") and all(digit in "0123456789abcdef" for digit in name[4:])
-
-
-def _apps(number: int) -> str:
-    return counted(number, "app")

@@ -337,7 +337,7 @@ def describe(plan: UpPlan) -> str:
     """What `up` has started, and what to type next."""
     fairlog = program()
     offer = f"{counted(plan.cores, 'core')} and {size_text(plan.memory_mb)}"
-    masters = "1 master" if plan.masters == 1 else f"{counted(plan.masters, 'master')} (1 active, the others standby)"
+    masters = counted(plan.masters, "master") + (" (1 active, the others standby)" if plan.masters > 1 else "")
     metrics = [f"http://{plan.metrics_of(number)}/metrics" for number in range(1, plan.masters + 1) if plan.metrics]
     return (
         f"fairlog is up: {masters}, {counted(plan.workers, 'worker')} with {offer} each; data in {plan.data}\n"

@@ -502,15 +502,14 @@ def _with_trees(history: list[list[Step]], chance: Random) -> History:
     return found
 
 
-RULES = st.fixed_dictionaries(
-    {
-        "company_policy": st.sampled_from(sorted(COMPANY_POLICIES)),
-        "user_policy": st.sampled_from(sorted(USER_POLICIES)),
-        "app_policy": st.sampled_from(sorted(APP_POLICIES)),
-        "placement": st.sampled_from(sorted(PLACEMENTS)),
-        "admission": st.sampled_from(["fair", "open"]),
-    }
-)
+RULES_BY_NAME = {
+    "company_policy": sorted(COMPANY_POLICIES),
+    "user_policy": sorted(USER_POLICIES),
+    "app_policy": sorted(APP_POLICIES),
+    "placement": sorted(PLACEMENTS),
+    "admission": ["fair", "open"],
+}
+RULES = st.fixed_dictionaries({name: st.sampled_from(each) for name, each in RULES_BY_NAME.items()})
 """All combinations of policies and placements, each for a whole history."""
 
 TURNS = st.lists(STEPS, min_size=1, max_size=3)

@@ -23,26 +23,16 @@ from scheduler.model.commands import (
     SetLimit,
 )
 from scheduler.model.errors import CommandRejected
-from scheduler.rules.admission.app import APP_POLICIES
-from scheduler.rules.admission.company import COMPANY_POLICIES
-from scheduler.rules.admission.user import USER_POLICIES
 from scheduler.rules.entities.apps import App
 from scheduler.rules.entities.labels import MARK
-from scheduler.rules.placement.executors import PLACEMENTS
 from scheduler.rules.stage.turn import Turn
 from scheduler.rules.state.cluster import ClusterState
 from scheduler.rules.state.records import lines, restored
 from tests.property.given import Cluster
-from tests.property.histories import BUILD_UP, command_for, seeded
+from tests.property.histories import BUILD_UP, RULES_BY_NAME, command_for, seeded
 from witness.pending_reasons import waits_for
 
-SETTINGS = {
-    "company_policy": sorted(COMPANY_POLICIES),
-    "user_policy": sorted(USER_POLICIES),
-    "app_policy": sorted(APP_POLICIES),
-    "placement": sorted(PLACEMENTS),
-    "admission": ["fair", "fair", "fair", "open"],
-}
+SETTINGS = {**RULES_BY_NAME, "admission": ["fair", "fair", "fair", "open"]}
 MORE = 100_000_000
 
 

@@ -44,9 +44,9 @@ EDITIONS = (2, 3)
 EDITION_2 = 2
 TARGETS = ("surplus", "move", "plan", "cap")
 _LEAST = Resources(1, 1)
+"""The least that a worker offers (semantics W1)."""
 _RANGES = ranges_of(events.AppRegistered)
 _TERMS, _stated = list(_RANGES.values()), attrgetter(*_RANGES)
-"""The least that a worker offers (semantics W1)."""
 
 Broken = tuple[str, str] | None
 """(number of the rule, reason), None if the event can be folded."""
@@ -397,20 +397,22 @@ def _sizing(app: str, sizing: events.Sizing, cores_per_task: int) -> Broken:
     return None
 
 
+def _by_number(event: events.AppRegistered) -> bool:
+    """Whether it asks for a number of executors of one size."""
+    return isinstance(event.sizing, Fixed) and event.sizing.counted and event.executor_limit is not None
+
+
 def _sized(event: events.AppRegistered) -> Broken:
     if event.cores is None and isinstance(event.sizing, Computed):
         return "S5", f"app {event.app!r} does not size its executors"
     if event.elastic is not None:
         least, most, backlog, step = event.elastic
-        by_number = isinstance(event.sizing, Fixed) and event.sizing.counted and event.executor_limit is not None
-        if not by_number or not 0 <= least <= backlog <= most or step < 1:
+        if not _by_number(event) or not 0 <= least <= backlog <= most or step < 1:
             return "L6", f"app {event.app!r} cannot be elastic between {least} and {counted(most, 'executor')}"
     if event.gang and not (event.programs and event.executor_limit and event.driver is None):
         return "G8", f"app {event.app!r} is a gang without a number of executors that run programs"
-    if event.programs:
-        by_number = isinstance(event.sizing, Fixed) and event.sizing.counted and event.executor_limit is not None
-        if not by_number or event.tasks or event.elastic is not None:
-            return "G1", f"the executors of app {event.app!r} run a program, without tasks, in a stated number"
+    if event.programs and (not _by_number(event) or event.tasks or event.elastic is not None):
+        return "G1", f"the executors of app {event.app!r} run a program, without tasks, in a stated number"
     if event.owner_timeout_s is not None and event.driver is not None:
         return _beyond(_RANGES["owner_timeout_s"], event.app, event.owner_timeout_s)
     if event.max_failures is not None and not event.programs:

@@ -736,13 +736,18 @@ class _Behind:
         self._go_on.set()
 
 
+def _behind_with_account(api: Handlers, monkeypatch: pytest.MonkeyPatch, account: str) -> _Behind:
+    """A server that knows the account and is behind from then on."""
+    api.sender.send(ROOT, ACME)
+    seq = api.sender.send(ROOT, AddAccount(account=account)).seq
+    assert api.replica.wait_for(seq, HOPELESS_S)
+    return _Behind(api, monkeypatch)
+
+
 def test_a_token_that_another_server_has_just_issued_is_good_here(
     api: Handlers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    api.sender.send(ROOT, ACME)
-    seq = api.sender.send(ROOT, AddAccount(account="acme/ann")).seq
-    assert api.replica.wait_for(seq, HOPELESS_S)
-    behind, made = _Behind(api, monkeypatch), new_token()
+    behind, made = _behind_with_account(api, monkeypatch, "acme/ann"), new_token()
 
     async def story(client: httpx.AsyncClient) -> None:
         await asyncio.sleep(0.3)  # the step that was under way ends
@@ -757,10 +762,7 @@ def test_a_token_that_another_server_has_just_issued_is_good_here(
 def test_a_session_for_a_token_that_another_server_has_just_issued_is_good_here(
     api: Handlers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    api.sender.send(ROOT, ACME)
-    seq = api.sender.send(ROOT, AddAccount(account="acme/cid")).seq
-    assert api.replica.wait_for(seq, HOPELESS_S)
-    behind, made, doors = _Behind(api, monkeypatch), new_token(), list[Door]()
+    behind, made, doors = _behind_with_account(api, monkeypatch, "acme/cid"), new_token(), list[Door]()
     told_of = Door.answer
 
     def noted(door: Door, route: Route, request: Request) -> Awaitable[Response]:
