@@ -477,13 +477,13 @@ def with_details(road: ApiRoad, found: list[SlurmJob]) -> None:
 
 def with_nodes(road: ApiRoad, apps: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The apps, of which the last gangs that have ended know where they ran, as the log tells it."""
-    ended = [app for app in apps if app.get("executors") and app["endedAt"] and not app["workers"]]
+    ended = [app for app in apps if app.get("executors") and app["endedAt"]]
     for app in ended[-MOST_LOOKED_UP:]:
         admitted = road.get(f"/v1/apps/{app['app']}")["admittedSeq"]
         if admitted is not None:
             query = {"before": admitted + ENTRIES_READ, "kind": "ExecutorAllocated", "limit": 100}
             entries = road.get("/v1/entries", app=app["app"], **query)["entries"]
-            app["workers"] = list(dict.fromkeys(each["data"]["worker"] for each in reversed(entries)))
+            app["workers"] = list(dict.fromkeys(each["data"]["worker"] for each in reversed(entries))) or app["workers"]
     return apps
 
 

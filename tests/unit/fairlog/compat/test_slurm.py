@@ -477,6 +477,21 @@ def test_jobs_that_others_wait_for_are_named_by_their_numbers() -> None:
     assert jobs.with_numbers(cast("road.ApiRoad", None), [app()]) == [app()]
 
 
+@pytest.mark.parametrize("left", [[], ["w2"]], ids=["none is left", "one leaves later"])
+def test_a_job_that_has_ended_ran_where_its_executors_were_granted(left: list[str]) -> None:
+    granted = {"entries": [{"data": {"worker": "w2"}}, {"data": {"worker": "w1"}}]}
+
+    class Road:
+        """An API that knows one app and its executors, the last one first."""
+
+        def get(self, path: str, **_: Any) -> Any:
+            return granted if path == "/v1/entries" else {"admittedSeq": 18}
+
+    ended = app(executors=2, endedAt=9000, workers=left)
+    (known,) = jobs.with_nodes(cast("road.ApiRoad", Road()), [ended])
+    assert known["workers"] == ["w1", "w2"]
+
+
 def test_all_fields_are_printed_with_a_mark_between() -> None:
     for known in (squeue.FIELDS, sinfo.FIELDS):
         columns, end = squeue.read_columns("%all", known, "job")
