@@ -18,7 +18,7 @@ from scheduler.model.quota import Quota
 from scheduler.model.resources import NOTHING, Resources
 from scheduler.rules.admission.turns import AppTurns, TreeTurns
 from scheduler.rules.checks.kinds import with_addresses
-from scheduler.rules.command.demand import grown
+from scheduler.rules.command.demand import given_back, grown
 from scheduler.rules.command.failures import alike, has_room_now, kind_of, left_out, room_now
 from scheduler.rules.command.windows import barring, sought_by, tries
 from scheduler.rules.entities.labels import sought
@@ -57,6 +57,7 @@ def shared(state: ClusterState, at: int) -> Iterator[Event]:
         yield from void(state, entitled, at)
         yield from _entering(state, entitled)
         yield from grown(state, at)
+        yield from given_back(state, at)  # who stays after all may be one too many
         entered = state.head
         yield from _starting(state, entitled, at)
         if state.head != entered:

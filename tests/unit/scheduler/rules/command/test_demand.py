@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from scheduler.model.commands import (
     EndedExecutor,
+    KillApp,
     KillExecutors,
     LoseWorker,
     RegisterWorker,
@@ -317,6 +318,23 @@ class TestElastic:
         assert [event.reason for event in events if isinstance(event, ExecutorRemoved)] == ["idle"]
         assert asked(events) == []
         assert cluster.state.claims.total.claimed.cores == 12
+
+    def test_where_one_stays_that_was_to_leave_idle_ones_go_in_the_same_turn(self) -> None:
+        cluster = cluster_of(offer("w1", 16), executor_idle_timeout_s=60, reclaim_patience_s=300, min_runtime_s=0)
+        cluster.turn(elastic("e", 1, 4, tasks=100))
+        for _ in range(2):
+            wait(cluster, 1000)
+        for n in range(4):
+            cluster.turn(StartedExecutor(executor=f"e.{n}"))
+        cluster.company("other")
+        cluster.submit("a1", 8, company="other")
+        staying = [one.id for one in cluster.state.executors.values() if one.status != "stopping"]
+        for name in staying:
+            cluster.turn(ReportBacklog(executor=name, waiting=0, running=4 * len(staying), idle=True))
+        events = cluster.turn(KillApp(app="a1"), after_s=70)
+        returned = [event.executor for event in events if isinstance(event, ExecutorRevoked) and event.reason == "idle"]
+        assert returned == staying[: 4 - len(staying)] != []
+        assert wait(cluster, 1) == []
 
     def test_an_executor_that_has_work_again_is_kept(self) -> None:
         cluster = cluster_of(offer("w1", 64), executor_idle_timeout_s=60)
