@@ -52,11 +52,10 @@ class Failure(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """What was found in some seeds: the failures, and what came about."""
+    """What was found in some seeds."""
 
     seeds: int
     failures: list[Failure]
-    seen: set[str]
 
 
 def pool() -> ProcessPoolExecutor:
@@ -77,11 +76,10 @@ def sweep(seeds: Sequence[int], processes: ProcessPoolExecutor) -> Iterator[Chun
 
 
 def _found_in(seeds: Sequence[int]) -> Chunk:
-    chunk = Chunk(len(seeds), [], set())
+    chunk = Chunk(len(seeds), [])
     for seed in seeds:
         with running(seed) as world:
             failure = _failure_in(world)
-            chunk.seen.update(came_about(world))
         if failure is not None:
             chunk.failures.append(failure)
     gc.collect()
