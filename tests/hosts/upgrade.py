@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import compileall
 import subprocess
 import tarfile
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 
 from tests.hosts.bed import AUDITOR_NAME, Bed
 from tests.hosts.pauses import Span
+from tests.measures import PACKAGES
 
 ROOT = Path(__file__).parents[2]
 QUIET_S = 2.0
@@ -24,6 +26,8 @@ def unpacked(revision: str, folder: Path) -> Path:
         raise ValueError(f"there is no revision {revision!r} here: {done.stderr.decode(errors='replace').strip()}")
     with tarfile.open(fileobj=BytesIO(done.stdout)) as files:
         files.extractall(folder, filter="data")
+    for package in PACKAGES:  # once: the programs begin together, and each would compile what it imports
+        compileall.compile_dir(folder / package, quiet=2)
     return folder
 
 

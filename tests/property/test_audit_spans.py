@@ -104,7 +104,7 @@ def cuts(records: Sequence[Record], random: Random) -> list[int]:
 
 @given(DENSE, st.randoms(use_true_random=False), st.sampled_from([None, *FAULTS, "digest"]), st.sampled_from(DAMAGES))
 @example(seeded(3, 40), Random(1), None, "none")
-@examples(30)
+@examples(20)
 def test_several_processes_say_what_one_says(history: History, random: Random, fault: str | None, how: str) -> None:
     honest = facts(played(history))
     log, records = honest, written(honest)

@@ -212,7 +212,7 @@ RIVALS = st.lists(st.tuples(st.sampled_from([4, 8, 12, 20]), st.integers(1, 4)),
     wanted=st.sampled_from([8, 20, 32]),
     times=TIMES.map(lambda times: {**times, "half_life_s": 20}),
 )
-@examples(6)
+@examples(3)
 def test_nobody_waits_for_ever_nor_does_an_app_that_fits_its_quota_alone(
     *,
     policies: dict[str, object],
