@@ -1017,3 +1017,13 @@ def unplaced(event: Event) -> Event:
     if isinstance(event, ExecutorRevoked | HoldEnded):
         return structs.replace(event, hold=0)
     return structs.replace(event, target=0) if isinstance(event, TargetEnded) else event
+
+
+def alike(one: Any, other: Any) -> bool:  # noqa: ANN401 - events or None; mypy compares each type with each otherwise
+    """Whether two events decide the same, though a hold may be at another position; None is like None alone."""
+    return bool(one == other or (one is not None and other is not None and unplaced(one) == unplaced(other)))
+
+
+def of_one_type(one: object, other: object) -> bool:
+    """Whether both are events of one type, or no events."""
+    return type(one) is type(other)

@@ -35,6 +35,7 @@ from scheduler.model.events import (
     LogSealed,
     MasterElected,
     RefusalsOmitted,
+    of_one_type,
 )
 from scheduler.rules.invariants import violations
 from scheduler.rules.stage.turn import ENTAILING, beginning, decision_of, decisions, entailed, stage_of
@@ -392,7 +393,7 @@ class _TurnCourse:
 
     def depart(self, done: Event) -> None:
         """Continue behind `done`, which was not due and was folded."""
-        if type(done) is type(self.due):
+        if of_one_type(done, self.due):
             self.departed = True
             self.due = next(self.rest, None)
         else:

@@ -15,6 +15,7 @@ from scheduler.model.events import (
     Event,
     ExecutorAllocated,
     ExecutorRevoked,
+    of_one_type,
 )
 from scheduler.rules.checks.validate import check_private
 from scheduler.rules.command.decide import decide
@@ -82,7 +83,7 @@ def broken(state: ClusterState, done: Event | None, due: Event | None) -> str:
     if isinstance(done, AppAdmitted) or isinstance(due, AppAdmitted):
         same = isinstance(due, AppAdmitted) and isinstance(done, AppAdmitted) and due.app == done.app
         return "C3" if same else "A6"
-    decision = due if type(done) is not type(due) and due is not None else done
+    decision = due if not of_one_type(done, due) and due is not None else done
     judge = _GRANTS.get(type(decision))
     return _rule(decision) if judge is None else judge(state, done, due)
 
@@ -92,7 +93,7 @@ def _by_entitlement(state: ClusterState, done: Event | None, due: Event | None) 
 
     Of an executor that its app is due, in another size or place, the rules of sizes and placement decide (S, P).
     """
-    decision = due if type(done) is not type(due) and due is not None else done
+    decision = due if not of_one_type(done, due) and due is not None else done
     match decision:
         case AppAdmitted():
             app = state.apps.get(decision.app)
@@ -101,7 +102,7 @@ def _by_entitlement(state: ClusterState, done: Event | None, due: Event | None) 
             same = isinstance(due, AppAdmitted) and isinstance(done, AppAdmitted) and due.app == done.app
             return "C3" if same else "H4"
         case ExecutorAllocated() | DriverAllocated():
-            same = type(done) is type(due) and getattr(due, "app", "") == decision.app
+            same = of_one_type(done, due) and getattr(due, "app", "") == decision.app
             return "" if same and isinstance(done, ExecutorAllocated) else "H5"
         case ExecutorRevoked() if decision.why is None:
             return ""
@@ -153,7 +154,7 @@ def _worker(state: ClusterState, app: App, done: ExecutorAllocated) -> str:
     return "L5" if app.demand.wanted and not placement.one_a_worker else placement.rule
 
 
-_GRANTS: dict[type[Any], Callable[[ClusterState, Event | None, Event | None], str]] = {
+_GRANTS: dict[type, Callable[[ClusterState, Event | None, Event | None], str]] = {
     DriverAllocated: _driver,
     ExecutorAllocated: _executor,
 }

@@ -19,7 +19,7 @@ from recovery.second_edition.rules.snapshot_records import lines, restored
 from recovery.second_edition.rules.turn import beginning, consequences, decisions
 from scheduler.model.commands import Command, EndedDriver, EndedExecutor, KillApp
 from scheduler.model.errors import CommandRejected
-from scheduler.model.events import AppAdmitted, Event, LogSealed, MasterElected, RoomReserved, unplaced
+from scheduler.model.events import AppAdmitted, Event, LogSealed, MasterElected, RoomReserved, alike
 from scheduler.model.sender import ASSUMED
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class AsDue:
         """The first entry of a command that is not due."""
         for seq, (fact, event) in enumerate(zip_longest(logged, due), start=logged[0].seq):
             done = None if fact is None else fact.event
-            if not _alike(done, event):
+            if not alike(done, event):
                 return deviation(self.state, seq, done, event, rule_of_input(logged[0].command, done, event))
         return None
 
@@ -123,7 +123,7 @@ class AsDue:
             only_here = self._only_here(event)
             if found is None and not only_here:
                 done = left[0].event if left else None
-                if _alike(event, done):
+                if alike(event, done):
                     del left[0]
                 else:
                     rule = broken(self.state, done, event)
@@ -178,8 +178,3 @@ class AsDue:
             self._journal.append((event, at))
             taken.append(event)
         return taken
-
-
-def _alike(one: Event | None, other: Event | None) -> bool:
-    """Whether both decide the same; this state has its holds at other positions."""
-    return one == other or (one is not None and other is not None and unplaced(one) == unplaced(other))

@@ -42,6 +42,7 @@ from scheduler.model.events import (
     MasterElected,
     RefusalsOmitted,
     RoomReserved,
+    of_one_type,
 )
 from scheduler.service import seals
 from scheduler.store.codec import Fact
@@ -341,7 +342,7 @@ class _Course:
 
     def depart(self, done: Event) -> None:
         """Continue behind `done`, which was not due and was folded."""
-        if type(done) is type(self.due):
+        if of_one_type(done, self.due):
             self.departed = True
             self.due = next(self.rest, None)
         else:

@@ -25,6 +25,7 @@ from scheduler.model.events import (
     Event,
     ExecutorAllocated,
     ExecutorRevoked,
+    of_one_type,
 )
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def broken(state: ClusterState, done: Event | None, due: Event | None) -> str:
         return "A6" if state.settings.admission == "open" else _rule(due)
     if isinstance(done, ExecutorRevoked) and done.reason == "reclaimed":
         return _loss(state, done, due)
-    decision = due if type(done) is not type(due) and due is not None else done
+    decision = due if not of_one_type(done, due) and due is not None else done
     judge = _GRANTS.get(type(decision))
     return _rule(decision) if judge is None else judge(state, done, due)
 
@@ -168,7 +169,7 @@ def _worker(state: ClusterState, app: App, done: ExecutorAllocated) -> str:
     return "L5" if app.demand.wanted and not placement.one_a_worker else placement.rule
 
 
-_GRANTS: dict[type[Any], Callable[[ClusterState, Event | None, Event | None], str]] = {
+_GRANTS: dict[type, Callable[[ClusterState, Event | None, Event | None], str]] = {
     DriverAllocated: _driver,
     ExecutorAllocated: _executor,
 }

@@ -505,7 +505,7 @@ STAGES = (
     ),
 )
 """In the order of a turn, numbered as in T2; its first step is the inputs."""
-_KNOWN: dict[type[Event], list[tuple[int, Decision]]] = {}
+_KNOWN: dict[type, list[tuple[int, Decision]]] = {}
 for _number, _stage in enumerate(STAGES):
     for _decision in _stage.decisions:
         _KNOWN.setdefault(_decision.event, []).append((_number, _decision))
