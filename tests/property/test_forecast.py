@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from itertools import count
 from typing import NamedTuple
 
 from hypothesis import given
@@ -11,13 +10,24 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from scheduler.model.commands import (
+    ChangeCompany,
     Command,
+    ConfigureCluster,
+    DrainWorker,
     EndApp,
     EndedDriver,
     EndedExecutor,
+    ExtendApp,
+    HoldApp,
+    KillApp,
     RegisterCompany,
+    ReleaseApp,
+    RemoveWorker,
+    ReprioritizeApp,
+    SetLimit,
     StartedExecutor,
     SubmitApp,
+    UndrainWorker,
 )
 from scheduler.model.errors import CommandRejected
 from scheduler.model.events import DriverAllocated, Event, ExecutorAllocated
@@ -95,45 +105,61 @@ class Running:
             if isinstance(event, ExecutorAllocated | DriverAllocated):
                 self.starts.setdefault(event.app, at)
         up = [StartedExecutor(executor=event.executor) for event in events if isinstance(event, ExecutorAllocated)]
+        self._heed()
+        if up:
+            self.turn(at, *up)
+
+    def _heed(self) -> None:
+        """Note until when what is told to stop is there: until its date or from now on for its grace."""
         for app in self.state.apps.values():
             for held in app.allocations():
                 if held.status != "stopping":
                     self.gone.pop(held.id, None)
                 else:
-                    due = held.deadline if held.claim and app.goes_on else at
+                    due = held.deadline if held.claim and app.goes_on else self.state.at
                     self.gone[held.id] = min(self.gone.get(held.id, NEVER), due + 5_000)
-        if up:
-            self.turn(at, *up)
 
     def run(self) -> None:
         """Let time pass until nothing is left."""
-        for _ in count():
-            ends = {
-                name: app.running_since + self.wanted[name].limit_s * self.wanted[name].needs * 10
-                for name, app in self.state.apps.items()
-                if not self.whole and app.running_since is not None and not app.over
-            }
-            timer = self.state.timers.next(self.state.at)
-            at = min([*ends.values(), *self.gone.values(), NEVER if timer is None else timer], default=NEVER)
-            if at == NEVER:
-                return
-            at = max(at, self.state.at)
-            commands: list[Command] = []
-            for held in [held for held, due in self.gone.items() if due <= at]:
-                del self.gone[held]
-                if held in self.state.executors:
-                    commands.append(EndedExecutor(executor=held, reason="killed"))
-                elif held in self.state.drivers:
-                    commands.append(EndedDriver(driver=held, reason="killed"))
-            for name in [name for name, due in ends.items() if due <= at]:
-                app = self.state.apps[name]
-                left = [one for one in app.executors if one not in {getattr(c, "executor", "") for c in commands}]
-                commands += [EndedExecutor(executor=one, reason="exited", exit_code=0, done=True) for one in left]
-                if app.driver is not None:
-                    commands.append(EndedDriver(driver=app.driver.id, reason="exited", exit_code=0))
-                else:
-                    commands.append(EndApp(app=name, reason="finished"))
-            self.turn(at, *commands)
+        while self.goes_on():
+            pass
+
+    def goes_on(self) -> bool:
+        """Let time pass until the next thing is due, and the turn in which it happens; False if nothing is."""
+        ends = {
+            name: app.running_since + self.wanted[name].limit_s * self.wanted[name].needs * 10
+            for name, app in self.state.apps.items()
+            if not self.whole and app.running_since is not None and not app.over
+        }
+        timer = self.state.timers.next(self.state.at)
+        at = min([*ends.values(), *self.gone.values(), NEVER if timer is None else timer], default=NEVER)
+        if at == NEVER:
+            return False
+        at = max(at, self.state.at)
+        commands: list[Command] = []
+        for held in [held for held, due in self.gone.items() if due <= at]:
+            del self.gone[held]
+            if held in self.state.executors:
+                commands.append(EndedExecutor(executor=held, reason="killed"))
+            elif held in self.state.drivers:
+                commands.append(EndedDriver(driver=held, reason="killed"))
+        for name in [name for name, due in ends.items() if due <= at]:
+            app = self.state.apps[name]
+            left = [one for one in app.executors if one not in {getattr(c, "executor", "") for c in commands}]
+            commands += [EndedExecutor(executor=one, reason="exited", exit_code=0, done=True) for one in left]
+            if app.driver is not None:
+                commands.append(EndedDriver(driver=app.driver.id, reason="exited", exit_code=0))
+            else:
+                commands.append(EndApp(app=name, reason="finished"))
+        self.turn(at, *commands)
+        return True
+
+    def change(self, command: Command) -> None:
+        """What somebody does now; who was told to stop takes all of its grace from now on, as an estimate assumes."""
+        with suppress(CommandRejected):
+            self.turn(self.state.at, command)
+        self.gone.clear()
+        self._heed()
 
 
 def estimated(offers: list[int], apps: list[Wanted], *, whole: bool) -> tuple[Running, dict[str, Estimate]]:
@@ -158,6 +184,64 @@ def test_no_app_starts_after_its_latest_start_where_all_need_their_limits(
         assert earliest <= running.starts[app] <= latest, f"{app} started at {running.starts[app]} of {found[app]}"
         assert earliest <= likely <= latest
         assert not why
+
+
+NAMES = st.sampled_from(["x0", "x1", "x2", "x3", "x4", "x5"])
+COMPANIES = st.sampled_from("ab")
+CHANGES: st.SearchStrategy[Command] = st.one_of(
+    st.builds(
+        ChangeCompany, COMPANIES, cores=st.integers(0, 24), memory_mb=st.sampled_from([512, 4096, 65536]),
+        borrow=st.booleans(),
+    ),
+    st.builds(ChangeCompany, COMPANIES, part=st.sampled_from(["1/4", "3/4"]), borrow=st.booleans()),
+    st.builds(worker, st.sampled_from(["n0", "n1"]), st.sampled_from([2, 4, 8, 16])),
+    st.builds(DrainWorker, st.sampled_from(["w0", "w1"])),
+    st.builds(UndrainWorker, st.sampled_from(["w0", "w1"])),
+    st.builds(RemoveWorker, st.sampled_from(["w1", "w2"]), force=st.just(value=True)),
+    st.builds(
+        SetLimit, st.just("company"), st.sampled_from(["max_cores", "max_running_apps"]),
+        st.sampled_from([1, 2, 4, 8, None]), COMPANIES,
+    ),
+    st.builds(
+        SetLimit, st.just("user"), st.sampled_from(["max_cores", "max_running_apps"]),
+        st.sampled_from([1, 2, 4, 8, None]), COMPANIES, st.sampled_from("uv"),
+    ),
+    st.builds(ReprioritizeApp, NAMES, st.integers(-3, 3)),
+    st.builds(HoldApp, NAMES),
+    st.builds(ReleaseApp, NAMES),
+    st.builds(KillApp, NAMES),
+    st.builds(ExtendApp, NAMES, st.sampled_from([10, 100]), st.just(value=True)),
+    st.builds(lambda after: ConfigureCluster({"reclaim_patience_s": after}), st.sampled_from([0, 5, 60])),
+)  # fmt: skip
+"""Other quotas, workers, limits, and what people do with apps."""
+
+
+@given(OFFERS, APPS, st.lists(st.tuples(st.integers(0, 6), CHANGES), min_size=1, max_size=5))
+@examples(60)
+def test_what_is_told_after_a_change_holds_if_it_is_the_last_one(
+    offers: list[int], apps: list[Wanted], changes: list[tuple[int, Command]]
+) -> None:
+    """An estimate looks at what runs already, and at what is leaving for somebody."""
+    running = Running(offers, apps, whole=True)
+    for turns, change in changes:
+        for _ in range(turns):
+            running.goes_on()
+        running.change(change)
+    running.starts.clear()
+    found = forecast(running.state, running.state.at)
+    running.run()
+    for app, (earliest, likely, latest, why) in found.items():
+        start = running.starts.get(app)
+        if latest is not None:
+            assert start is not None, f"{app} of {found[app]} has not started"
+            assert earliest is not None
+            assert likely is not None
+            assert earliest <= start <= latest, f"{app} started at {start} of {found[app]}"
+            assert earliest <= likely <= latest, found[app]
+        else:
+            assert why
+            assert earliest is None or start is None or earliest <= start
+            assert earliest is not None or start is None, f"{app} started at {start}, though {why}"
 
 
 @given(OFFERS, APPS)
