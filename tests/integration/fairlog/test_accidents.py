@@ -108,7 +108,7 @@ def test_a_stdout_that_fails_loses_neither_the_id_nor_the_exit_code(shell: Shell
 
 @pytest.mark.parametrize("stdout", [">/dev/full", ">&-"])
 def test_a_command_beside_the_tasks_keeps_its_exit_code_where_stdout_fails(shell: Shell, stdout: str) -> None:
-    app = shell.ok("submit", *WHO.split(), "--", "sleep", "60").split()[0]
+    app = shell.ok("submit", *WHO.split(), "--", "sleep", "600").split()[0]
     wait_until(lambda: json.loads(shell.ok("app", app, "--json"))["state"] == "running", "the app")
     for verb in (f"exec {app}", f"run {WHO} --stdin"):
         answer = shell.sh(f"fairlog {verb} -- sh -c 'echo a; exit 9' {stdout} </dev/null")

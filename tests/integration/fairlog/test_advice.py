@@ -76,9 +76,10 @@ class Here:
         return {each["condition"]: each for each in said["health"]["conditions"]}
 
     def until(self, name: str, *, holds: bool = True) -> Any:
-        """The condition, once it holds, or None once it does not."""
-        wait_until(lambda: (name in self.holding()) == holds, f"{name} to {'hold' if holds else 'end'}")
-        return self.holding().get(name)
+        """The condition as it is told once it holds; nothing once it does not."""
+        if holds:
+            return wait_until(lambda: self.holding().get(name), f"{name} to hold")
+        return wait_until(lambda: name not in self.holding(), f"{name} to end")
 
 
 @pytest.fixture(scope="module")

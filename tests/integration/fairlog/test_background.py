@@ -156,6 +156,7 @@ def test_the_stores_password_is_in_no_log_and_on_no_command_line(servers: Server
     plain = ("--launcher", "plain", "--unsafe-plain")  # a task in a cell sees no other process
     worker = Service(shell, "worker", *offer, *plain, "--no-outlive", forked=False)
     try:
+        master.hear("READY=1")
         shell.ok("company", "add", "acme")
         script = 'ps -o args= -p $PPID; tr "\\0" "\\n" < /proc/$PPID/cmdline'
         app = shell.submit("--wait", "--tasks", "1", "--", "sh", "-c", script)

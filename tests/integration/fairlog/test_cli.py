@@ -49,6 +49,11 @@ def submit(shell: Shell, *arguments: str) -> str:
     return shell.submit(*arguments)
 
 
+def wait_for_rest(client: StoreClient) -> None:
+    """Return once no executor is left of the apps that have ended, so that nothing is logged of one any more."""
+    wait_until(lambda: all(worker["executors"] == 0 for worker in client.view("workers")), "the cluster to be at rest")
+
+
 def test_submit_prints_the_apps_id_alone_and_the_app_is_in_the_log_by_then(shell: Shell) -> None:
     printed = shell.ok("submit", "--company", "acme", "--user", "ann", "--", "true")
     assert re.fullmatch(r"app-[0-9a-f]{12}\n", printed)
@@ -343,7 +348,8 @@ def test_a_part_of_the_log_can_be_read(shell: Shell) -> None:
     assert shell.ok("log", "--to", "1").split()[:1] == ["1"]
 
 
-def test_log_follow_prints_events_as_they_come(shell: Shell) -> None:
+def test_log_follow_prints_events_as_they_come(shell: Shell, client: StoreClient) -> None:
+    wait_for_rest(client)
     head = shell.head()
     following = shell.start("log", "--follow", "--from", str(head + 1), "--to", str(head + 2), "--json")
     shell.ok("company", "add", "late")
@@ -496,10 +502,7 @@ SUBMIT = ("submit", "--company", "acme", "--user", "ann")
 def test_what_the_rules_refuse_is_one_sentence_and_changes_nothing(
     shell: Shell, client: StoreClient, arguments: tuple[str, ...], why: str
 ) -> None:
-    def at_rest() -> bool:
-        return all(worker["executors"] == 0 for worker in client.view("workers"))
-
-    wait_until(at_rest, "the cluster to be at rest")
+    wait_for_rest(client)
     log = EventLog(client.store, client.keys)
     before = log.head()
     answer = shell.run(*arguments)

@@ -105,7 +105,8 @@ both = pytest.mark.parametrize("here", ["store", "api"], indirect=True)
 @pytest.mark.parametrize("here", ["api"], indirect=True)
 def test_a_command_runs_beside_the_tasks_of_a_running_app(here: Here) -> None:
     app = here.submit("--cores", "1", "--env", "WORD=hush", "sh", "-c", "touch $FAIRLOG_SCRATCH/mark; sleep 600")
-    wait_until(lambda: here.run("exec", app, "--", "sh", "-c", "test -e $FAIRLOG_SCRATCH/mark").code == 0, "its task")
+    sleeps = "test -e $FAIRLOG_SCRATCH/mark && pgrep sleep"
+    wait_until(lambda: here.run("exec", app, "--", "sh", "-c", sleeps).code == 0, "its task")
     script = "echo $WORD of $FAIRLOG_APP_ID; pgrep -c sleep; echo oops >&2; exit 7"
     assert here.run("exec", app, "--task", "0", "--", "sh", "-c", script) == (7, f"hush of {app}\n1\n", "oops\n")
     text = "".join(f"{line}\n" for line in range(20_000))
@@ -438,6 +439,7 @@ def test_a_plan_tells_where_or_why_not_and_submits_nothing(here: Here) -> None:
         said: dict[str, Any] = json.loads(here.ok("submit", "--plan", "--json", *arguments, "true"))
         return said
 
+    wait_until(lambda: not any(app["grantedCores"] for app in here.apps("--all")), "the cores to be free")
     before = changes(here)
     found = planned("--cores", "4")
     assert (found["starts"], len(found["executors"]), found["waitsFor"]) == (True, 1, None)

@@ -17,7 +17,7 @@ from recovery.replay.rebuild import rebuild
 from scheduler.model.errors import InvalidCommand, UnknownApp
 from scheduler.service.scheduler import Scheduler
 from scheduler.store.keys import Keys
-from tests.waiting import wait_until
+from tests.waiting import HOPELESS_S, wait_until
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -75,7 +75,7 @@ def test_a_process_that_ends_without_an_answer_is_replaced(
     wait_until(lambda: asking.is_alive() and process.status() == psutil.STATUS_STOPPED, "the process's stop")
     process.send_signal(end)
     process.resume()
-    asking.join(30)
+    asking.join(HOPELESS_S)
     assert len(raised) == 1
     assert b"verdicts" in apart("audit", 2, {})
 

@@ -95,8 +95,12 @@ def test_the_output_of_a_rank_is_that_since_the_gang_began_last(shell: Shell) ->
         "--executor-cores",
         "1",
     )
-    last = 'echo "$FAIRLOG_RANK: $FAIRLOG_EXECUTOR_ID"; [ -d "$0" ] || { [ $FAIRLOG_RANK = 0 ] || mkdir "$0"; exit 3; }'
-    app = shell.ok("submit", *size, "--wait", "--", "sh", "-c", last, str(shell.home / "second")).split()[0]
+    both_began = '[ -d "$0.0" ] && [ -d "$0.1" ]'
+    last = (
+        f'echo "$FAIRLOG_RANK: $FAIRLOG_EXECUTOR_ID"; {both_began} && exit; mkdir "$0.$FAIRLOG_RANK"; '
+        f"until {both_began}; do sleep 0.05; done; exit 3"
+    )
+    app = shell.ok("submit", *size, "--wait", "--", "sh", "-c", last, str(shell.home / "began")).split()[0]
     granted = len(events(shell, app, "ExecutorAllocated"))
     assert granted > 2, "it has begun anew"
     for rank in range(2):

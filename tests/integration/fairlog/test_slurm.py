@@ -295,18 +295,17 @@ def test_a_script_of_stdin_waits_for_another_job_and_is_cancelled(slurm: Slurm) 
 WARNED = """#!/bin/bash
 #SBATCH -t 10 -o warned-%A
 trap 'echo script; exit 4' USR1
-[ -n "$STEP" ] && srun -n 1 bash -c 'trap "echo step; exit 5" USR2; touch armed; while :; do sleep 0.1; done'
-touch armed
+armed=armed-$SLURM_JOB_ID
+[ -n "$STEP" ] && srun -n 1 bash -c "trap 'echo step; exit 5' USR2; touch $armed; while :; do sleep 0.1; done"
+touch $armed
 while :; do sleep 0.1; done
 """
 
 
 def test_a_signal_goes_to_the_steps_of_a_job_and_without_any_to_its_script(slurm: Slurm) -> None:
-    ready = slurm.shell.home / "armed"
     for step, signal, said in (("", "USR1", "script\n"), ("1", "SIGUSR2", "step\n")):
-        ready.unlink(missing_ok=True)
         job = slurm.ok("sbatch", "--parsable", text=WARNED, STEP=step).strip()
-        wait_until(ready.exists, "its trap")
+        wait_until((slurm.shell.home / f"armed-{job}").exists, "its trap")
         assert slurm.ok("scancel", "--signal", signal, job) == ""
         told = slurm.shell.home / f"warned-{job}"
         wait_until(lambda told=told, said=said: told.read_text().startswith(said), "the signal")  # type: ignore[misc]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,8 @@ from tests.integration.cli_rig import Shell
 from tests.integration.fairlog.test_slurm import Slurm
 from tests.waiting import wait_until
 
-SLEEP = "7654321"
+SLEEP = f"{7_000_000 + os.getpid()}"
+"""For so long do the processes of these tests sleep, and those of no other run of them on this machine."""
 
 
 @pytest.fixture(scope="module")

@@ -96,11 +96,14 @@ def test_metrics_of_a_master_are_served_by_a_process_that_ends_with_it(store: Em
     shell = Shell(tmp_path / "home")
     shell.env |= {"FAIRLOG_STORE": store.url, "FAIRLOG_CLUSTER": "measured"}
 
+    def serving() -> dict[str, float]:
+        said = scraped(port)
+        return said if said.get("fairlog_master_serving") == 1 else {}
+
     with Service(shell, "master", "--metrics", str(port), "--lease", "1") as master:
         master.hear("READY=1")
         shell.ok("company", "add", "acme")
-        wait_until(lambda: scraped(port).get("fairlog_master_serving") == 1, "the master to say that it serves")
-        found = scraped(port)
+        found = wait_until(serving, "the master to say that it serves")
         assert found["fairlog_master_commands_total"] >= 1
         assert found["fairlog_master_commit_duration_seconds_count"] >= 1
         assert found["fairlog_master_log_position"] >= 3

@@ -716,9 +716,10 @@ class _Behind:
     """The replica of a server that folds nothing until it is let on."""
 
     def __init__(self, api: Handlers, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._go_on, step = threading.Event(), api.replica.step
+        self._is_behind, self._go_on, step = threading.Event(), threading.Event(), api.replica.step
 
         def held() -> float:
+            self._is_behind.set()
             self._go_on.wait(HOPELESS_S)
             return step()
 
@@ -731,6 +732,10 @@ class _Behind:
             return head()
 
         monkeypatch.setattr(api.replica.log, "head", counted)
+
+    async def begins(self) -> None:
+        """Return once the step that was under way has ended."""
+        assert await asyncio.to_thread(self._is_behind.wait, HOPELESS_S)
 
     def go_on(self) -> None:
         self._go_on.set()
@@ -750,7 +755,7 @@ def test_a_token_that_another_server_has_just_issued_is_good_here(
     behind, made = _behind_with_account(api, monkeypatch, "acme/ann"), new_token()
 
     async def story(client: httpx.AsyncClient) -> None:
-        await asyncio.sleep(0.3)  # the step that was under way ends
+        await behind.begins()
         api.sender.send(ROOT, IssueToken(token=made.id, account="acme/ann", hash=made.hash))
         asyncio.get_running_loop().call_later(0.2, behind.go_on)
         shown = await client.get("/v1/whoami", headers={"authorization": f"Bearer {made.text}"})
@@ -772,7 +777,7 @@ def test_a_session_for_a_token_that_another_server_has_just_issued_is_good_here(
     monkeypatch.setattr(Door, "answer", noted)
 
     async def story(client: httpx.AsyncClient) -> None:
-        await asyncio.sleep(0.3)  # the step that was under way ends
+        await behind.begins()
         assert (await client.get("/v1/whoami")).status_code == 401
         api.sender.send(ROOT, IssueToken(token=made.id, account="acme/cid", hash=made.hash))
         cookie = doors[0].sessions.cookie(By("acme/cid", made.id, "user"), machine_ms())
