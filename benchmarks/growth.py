@@ -22,10 +22,11 @@ from msgspec.structs import replace
 from benchmarks._common import arguments, show
 from benchmarks.full import COMPANIES, Full, measured
 from scheduler.model.commands import AddDepartment, Command, KillApp, MoveCompany, RegisterWorker, SubmitApp
+from scheduler.rules.entities.labels import MOST_DEMANDS, MOST_OF_COMPANY
 from scheduler.rules.stage.turn import Turn
 
 MANY = 1_000
-LABELS = 256
+LABELS = MOST_DEMANDS
 TOGGLES = 20
 IN_EACH = 5
 """So many departments are in one."""
@@ -42,9 +43,11 @@ class Labelled(Full):
         return replace(super().worker(number), labels={"pool": str(number % LABELS)} if self.says else {})
 
     def submission(self) -> SubmitApp:
-        """The next app; the labels take turns, too."""
+        """The next app; the labels take turns, too, as many as a company may demand and from another one on."""
         app = super().submission()
-        return replace(app, **{self.says: (f"pool={self.number % LABELS}",)}) if self.says else app
+        turn, company = divmod(self.number, self.companies)
+        label = (turn % MOST_OF_COMPANY + company * LABELS // self.companies) % LABELS
+        return replace(app, **{self.says: (f"pool={label}",)}) if self.says else app
 
     def toggled(self, turn: int) -> list[Command]:
         """Twenty times an app comes that avoids a label which none avoided and no worker has, and the last one ends."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from random import Random
 from typing import Any
@@ -30,6 +30,7 @@ from scheduler.rules.share import entitlement as sharing
 from scheduler.rules.share import fill
 from scheduler.rules.share.entitlement import Entitlement, filling
 from scheduler.rules.share.families import are_as_before
+from scheduler.rules.share.going_on import GoingOn
 from scheduler.rules.share.plan import plan
 from scheduler.rules.stage import sharing as stage
 from scheduler.rules.state.cluster import ClusterState
@@ -427,6 +428,51 @@ def test_a_limit_lets_in_where_who_made_way_is_forgotten(monkeypatch: pytest.Mon
     monkeypatch.setattr(fill, "EVERY", 1)
     Compared(monkeypatch)
     let_in_by_the_last_of_a_forgotten_app()
+
+
+def looked_at_again() -> tuple[dict[str, fill.Leaf], dict[str, fill.Leaf]]:
+    """What was looked at before and after an app of ann makes way for one of bob; others of its size wait behind."""
+    cluster = Cluster({"reclaim_patience_s": 60}, each_event=False, each_refusal=False)
+    cluster.turn(RegisterCompany(company="a"))
+    cluster.turn(RegisterWorker(worker="w", node="n", host="h", cores=32, memory_mb=65536))
+    wanted = {"bob": (4, 4, 4, 4, 2), "cal": (4, 4, 4, 2, 1), "dan": (4, 4, 4), "ann": (4, 4)}
+    own: dict[str, Any] = {"company": "a", "command": ("true",), "tasks": 100_000, "executor_memory_mb": 256}
+    cluster.turn(
+        *[
+            SubmitApp(app=f"{user}{number}", user=user, cores=cores, executor_cores=cores, **own)
+            for user, sizes in wanted.items()
+            for number, cores in enumerate(sizes)
+        ]
+    )
+    cluster.turn(EndApp(app="dan0", reason="finished"), EndedExecutor(executor="dan0.0", reason="exited"))
+    before = {**sharing.entitlement(cluster.state).leaves}
+    assert {"bob2", "bob4", "cal2", "cal3", "cal4"} <= before.keys(), "one of each size that found no room"
+    assert "bob3" not in before
+    cluster.turn(EndApp(app="ann0", reason="finished"), EndedExecutor(executor="ann0.0", reason="exited"))
+    return before, sharing.entitlement(cluster.state).leaves
+
+
+def test_what_was_looked_at_is_not_made_anew_where_a_filling_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fill, "EVERY", 1)
+    compared = Compared(monkeypatch)
+    before, now = looked_at_again()
+    assert compared.found["gone on"]
+    assert now["bob2"].units == 1
+    assert "bob3" in now, "it is looked at, as the one before it found room"
+    assert now["cal4"] is before["cal4"]
+
+
+def test_a_planted_bug_of_what_was_looked_at_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def the_same(_: GoingOn, before: list[tuple[fill.Leaf, bool]], *__: Any) -> Iterator[fill.Leaf]:
+        for leaf, _ in before:
+            leaf.units, leaf.cause = 0, ""
+            yield leaf  # whether it drops out again or not
+
+    monkeypatch.setattr(GoingOn, "_looked_at_before", the_same)
+    monkeypatch.setattr(fill, "EVERY", 1)
+    Compared(monkeypatch)
+    with pytest.raises(AssertionError, match="turned away"):
+        looked_at_again()
 
 
 def settles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ due.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -58,37 +59,31 @@ class UserQueue:
     def in_order(self, shut: Callable[[Ask], bool], after: App | None = None) -> Iterator[App]:
         """The apps in that order one at a time, without those that ask what is `shut` when their turn comes.
 
-        Only those behind the app `after`, whatever is shut.
+        Only those behind the app `after`. What is shut once stays so.
         """
-        asks, lines = list(self.by_ask), list(self.by_ask.values())
-        if len(lines) == 1:  # most users
-            line, ask = lines[0], asks[0]
-            at = line.begin if after is None else line.items.index(after, line.begin) + 1
-            while at < len(line.items) and not shut(ask):
-                yield line.items[at]
-                at += 1
-            return
-        fronts = [
-            (line.key(line.items[line.begin]), number, 0)  # type: ignore[misc]  # lines of apps have a key
-            for number, line in enumerate(lines)
-        ]
+        fronts: list[tuple[Any, int, int, Ask, Line]] = []
+        for ask, line in self.by_ask.items():
+            if shut(ask):
+                continue
+            items, at = line.items, line.begin
+            key: Callable[[App], Any] = line.key  # type: ignore[assignment]  # lines of apps have one
+            if after is not None:
+                at = bisect_right(items, key(after), at, key=key)
+            if at < len(items):
+                fronts.append((key(items[at]), len(fronts), at, ask, line))
         heapify(fronts)
-        behind = after is None
         while fronts:
-            _, number, index = fronts[0]
-            line = lines[number]
-            if behind and shut(asks[number]):
+            _, number, at, ask, line = fronts[0]
+            if shut(ask):
                 heappop(fronts)
                 continue
-            at = line.begin + index
-            app = line.items[at]
-            if at + 1 < len(line.items):
-                heapreplace(fronts, (line.key(line.items[at + 1]), number, index + 1))  # type: ignore[misc]
+            items = line.items
+            if at + 1 < len(items):
+                place = line.key(items[at + 1])  # type: ignore[misc]  # likewise
+                heapreplace(fronts, (place, number, at + 1, ask, line))
             else:
                 heappop(fronts)
-            if behind:
-                yield app
-            behind = behind or app is after
+            yield items[at]
 
 
 @dataclass(slots=True)

@@ -8,7 +8,8 @@ or, where there are departments, in all that is in the same one of those right b
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from scheduler.model.resources import NOTHING, Resources
@@ -176,7 +177,31 @@ class GoingOn:
             after = self._state.apps[leaf.app]
             leaf.rank = (1, *selected, after.ready_position)
             last[after.need] = leaf
-        return pending(self._state.fleet, queue, asking, selected, [], last=last, after=after)
+        later = partial(pending, self._state.fleet, queue, asking, selected, [], last=last)
+        if user.rigid and user.changed < self._number and not queue.limit.limited:
+            before = [(leaf, leaf.cause != "") for leaf in user.leaves[len(user.admitted) + len(known) :]]
+            if before:
+                return self._looked_at_before(before, selected, last, later)
+        return later(after=after)
+
+    def _looked_at_before(
+        self,
+        before: list[tuple[Leaf, bool]],
+        selected: tuple[int, int],
+        last: dict[Need, Leaf],
+        later: Callable[..., Iterator[Leaf]],
+    ) -> Iterator[Leaf]:
+        """The pending apps that were looked at `before`, as long as the same ones drop out; then those `later`."""
+        after = None
+        for leaf, dropped in before:
+            after = self._state.apps[leaf.app]
+            leaf.units, leaf.driven, leaf.cause, leaf.beside = 0, False, "", NOTHING
+            leaf.rank = (1, *selected, after.ready_position)
+            last[after.need] = leaf
+            yield leaf
+            if (leaf.cause != "") != dropped:
+                break
+        yield from later(after=after)
 
     def _forget(self, user: UserNode, apps: int) -> None:
         """The user's apps after the first so many are not looked at yet."""

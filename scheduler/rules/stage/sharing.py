@@ -302,9 +302,9 @@ def _wanting(state: ClusterState, entitled: Entitlement, at: int) -> list[App]:
     for app in (*state.indexes.owed, *_heads(state, at)):
         if app.holds or not app.need.executor.cores:
             continue
-        if wanted_units(app) <= held_units(app) or awaits_plan(app, entitled):
+        if not room_now(state, app, at, rooms):
             continue
-        if room_now(state, app, at, rooms):
+        if wanted_units(app) > held_units(app) and not awaits_plan(app, entitled):
             found.append(app)
     return found
 
