@@ -5,9 +5,11 @@
 - departments: with 200 and 1,000 of them in a tree, five in each, over the same 50 companies.
 - companies: with 1,000 companies, without departments and with one for each.
 - toggled: twenty apps come, each of which avoids a label of its own, and all but the last end.
-- required, avoided: with workers of 256 labels (P9), of which each app requires one, or avoids one.
+- required, avoided: with workers of 256 labels (P9), of which each app requires one, or avoids one; each company 64.
+- together: with 100 gangs waiting, 1,000 departments, and a label that each app requires.
 
-Times are CPU time of this thread: medians, and the longest turn. `anew_ms` is that of a filling that begins anew.
+Times are CPU time of this thread: medians, and the longest turn; `times_none`: how often the median is that of `none`.
+`anew_ms` is that of a filling that begins anew.
 """
 
 from __future__ import annotations
@@ -123,11 +125,13 @@ def main() -> None:
         "toggled": Case(toggled=True),
         "256_required": Case(says="require"),
         "256_avoided": Case(says="avoid"),
+        "together": Case(gangs=100, departments=MANY, says="require"),
     }
-    found = {}
+    found: dict[str, dict[str, Any]] = {}
     for name, case in cases.items():
         print(f"\r{name}  ", end="", file=sys.stderr, flush=True)
         found[name] = figures(workers, turns, case)
+        found[name]["times_none"] = round(found[name]["median_ms"] / found["none"]["median_ms"], 2)
     print(file=sys.stderr)
     compiled = not (sys.modules[Turn.__module__].__file__ or "").endswith(".py")
     show(compiled=compiled, workers=workers, turns=turns, **found)
