@@ -463,7 +463,7 @@ def test_what_was_looked_at_is_not_made_anew_where_a_filling_goes_on(monkeypatch
 
 
 def test_a_planted_bug_of_what_was_looked_at_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def the_same(_: GoingOn, before: list[tuple[fill.Leaf, bool]], *__: Any) -> Iterator[fill.Leaf]:
+    def the_same(_going: GoingOn, before: list[tuple[fill.Leaf, bool]], *__: Any) -> Iterator[fill.Leaf]:
         for leaf, _ in before:
             leaf.units, leaf.cause = 0, ""
             yield leaf  # whether it drops out again or not
