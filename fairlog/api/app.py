@@ -29,7 +29,17 @@ from starlette.routing import Route as Mounted
 
 from fairlog.api.audit_file import HANDED_IN_S, MAX_FILE, turn
 from fairlog.api.board import Board
-from fairlog.api.exchange import MAX_BODY, decoded, json_answer, question, token_of, typed_body, values_of, whole
+from fairlog.api.exchange import (
+    MAX_BODY,
+    check_no_body,
+    decoded,
+    json_answer,
+    question,
+    token_of,
+    typed_body,
+    values_of,
+    whole,
+)
 from fairlog.api.limits import Rates, cost_of
 from fairlog.api.newest import Newest
 from fairlog.api.openapi import description
@@ -345,6 +355,7 @@ class Door:
         now = machine_ms()
         if route.name == "link":
             who = self._charged(request)
+            await check_no_body(request)
             key = self.sessions.link(who, now)
             return json_answer({"key": key, "account": who.account, "until": now + LINK_MS, "url": self.url})
         if route.name == "logIn":
@@ -471,6 +482,8 @@ class Door:
             return Response(output, media_type="application/octet-stream", headers=headers)
         if route.asks is not None:
             values["rules"] = question(await typed_body(request), route.asks)
+        elif route.method == "POST" and "text" not in values:
+            await check_no_body(request)
         known = values.pop("If-None-Match", "")
         asked = partial(cast("Callable[[Door], Callable[..., Viewed]]", route.handler)(self), who, **path, **values)
         run = partial(self.run, who, asked, route.pool)

@@ -48,6 +48,12 @@ async def body_of(request: Request, *, most: int = MAX_BODY) -> bytes:
     return b"".join(parts)
 
 
+async def check_no_body(request: Request) -> None:
+    """Raises: BadRequest if the request says something, of which nothing would be heard; TooLarge."""
+    if (await body_of(request)).strip() not in (b"", b"{}"):
+        raise BadRequest(f"{request.method} {request.url.path} takes no body; leave it out")
+
+
 def token_of(request: Request) -> str:
     """The token in the header, or "". Raises: BadRequest if there are two: a proxy may have checked the other one."""
     given = request.headers.getlist("authorization")

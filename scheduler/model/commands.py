@@ -83,7 +83,7 @@ class RegisterCompany(_CommandFields, frozen=True):
 
 
 class ChangeCompany(_CommandFields, frozen=True):
-    """Replace a tenant's quota in full. If the command states other things and no quota, the quota is unchanged.
+    """Change what is given of a tenant: its quota in full, where `part` "none" is 1/N (semantics C2), or other things.
 
     The times are as in `RegisterCompany`; 0 removes one.
     """
@@ -864,6 +864,6 @@ def _complaint(error: Exception) -> str:
     where = place.strip("`.")
     if field := _FIELD.match(said):
         where = f"{where}.{field['name']}".lstrip(".")
-        said = "there is no such value" if field["how"] == "contains unknown" else "it is missing"
+        said = "there is no such field" if field["how"] == "contains unknown" else "it is missing"
     said = said[:1].lower() + said[1:].replace("`", "")
     return f"{where[:_LONGEST] or 'it'} cannot be read: {said[:_LONGEST]}"

@@ -830,7 +830,7 @@ def _order(world: World) -> None:
 
 def _change_company(world: World) -> None:
     random = world.random
-    quota = random.choice(({}, {"part": "50%"}, {"borrow": True}, {"cores": 6, "memory_mb": 65536}))
+    quota = random.choice(({"part": "none"}, {"part": "50%"}, {"borrow": True}, {"cores": 6, "memory_mb": 65536}))
     world._ask(ChangeCompany(company=random.choice(COMPANIES), **quota))
 
 

@@ -19,7 +19,7 @@ from fairlog.cli.sending import check_listed, send_each
 from fairlog.cli.stored_log import stored_log
 from fairlog.cli.target import Target, in_the_past, target_options
 from fairlog.cli.times import localized
-from fairlog.cli.verbs.departments import named
+from fairlog.cli.verbs.departments import NONE, named
 from fairlog.cli.verbs.status import print_suspects
 from fairlog.cli.worker_choice import (
     WorkerChoice,
@@ -48,7 +48,9 @@ def company() -> None:
 
 
 def _quota(function: Callable[..., Any]) -> Callable[..., Any]:
-    amounts = params.quota_options("Quota as a part of the live cluster, such as 25% or 1/4.")
+    amounts = params.quota_options(
+        'Quota as a part of the live cluster, such as 25% or 1/4; "none" is an equal part with the other companies.'
+    )
     usual = _runtime_option("--default-max-runtime", "default_max_runtime_s", "Maximum runtime of apps that state none")
     most = _runtime_option("--max-max-runtime", "max_max_runtime_s", "Longest maximum runtime that an app may have")
     idle = click.option(
@@ -103,15 +105,17 @@ def company_add(session: Session, /, *, name: str, **quota: Any) -> None:  # noq
 @click.option("--borrow/--no-borrow", default=None, help=f"{_BORROW} Given alone, it leaves the quota as it is.")
 @on_cluster
 def company_set(session: Session, /, *, name: str, **quota: Any) -> None:  # noqa: ANN401 (fields of the command)
-    """Replace a company's quota, or what else is given.
-
-    Without any option, the company gets an equal part of the live cluster.
-    """
+    """Replace a company's quota, or what else is given."""
     from scheduler.model import commands  # noqa: PLC0415 (likewise)
 
+    if not any(map(params.is_given, quota.values())):
+        raise click.UsageError(
+            "nothing to change is given; give --cores and --memory, --part, --borrow or --no-borrow, "
+            "--default-max-runtime, --max-max-runtime, --end-idle or --keep-idle"
+        )
     session.send(commands.ChangeCompany(company=name, **quota))
-    stated = any(map(params.is_given, quota.values()))
-    click.echo(f"company {name} {'changed' if stated else 'has an equal part of the live cluster now'}")
+    equal = quota["part"] == NONE
+    click.echo(f"company {name} {'has an equal part of the live cluster now' if equal else 'changed'}")
     _hint_at_idle_end(session, quota)
 
 

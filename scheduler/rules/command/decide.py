@@ -519,7 +519,7 @@ def _remove_executors(state: ClusterState, worker: Worker, reason: Literal["lost
 def _tenant(state: ClusterState, command: commands.RegisterCompany | commands.ChangeCompany) -> facts.CompanyRegistered:
     """The event of a company, its quota (semantics C2) and how long its apps may run (X1)."""
     check_name("the company", command.company)
-    part = read_part(command.part) if command.part is not None else None
+    part = None if command.part in (None, departments.NONE) else read_part(command.part)
     amounts = quota_stated(state.kinds, command)
     least_s = 1 if isinstance(command, commands.RegisterCompany) else 0
     usual_s, most_s = command.default_max_runtime_s, command.max_max_runtime_s
@@ -540,13 +540,13 @@ def _tenant(state: ClusterState, command: commands.RegisterCompany | commands.Ch
 
 def _change_company(state: ClusterState, command: commands.ChangeCompany) -> list[Event]:
     """The quota in full; what the command does not state stays (semantics C2, X1)."""
-    stated = asdict(_tenant(state, command))
     known = asdict(_company(state, command.company).spec)
+    stated = asdict(_tenant(state, command))
     others = {
         name: getattr(command, name) for name in ("borrow", "default_max_runtime_s", "max_max_runtime_s", "end_idle")
     }
     given = {name: value for name, value in others.items() if value is not None}
-    quota = ("amounts", "part", "kinds") if command.cores is not None or command.part is not None or not given else ()
+    quota = ("amounts", "part", "kinds") if command.cores is not None or command.part is not None else ()
     changed = {**known, **{name: stated[name] for name in quota}, **given}
     for name in ("default_max_runtime_s", "max_max_runtime_s"):
         changed[name] = changed[name] or None

@@ -252,6 +252,37 @@ def test_every_error_is_a_problem_with_its_status(api: Handlers) -> None:
     run(api, story)
 
 
+def test_what_takes_no_body_ignores_none(api: Handlers) -> None:
+    async def story(client: httpx.AsyncClient) -> None:
+        await client.post("/v1/companies", json=body(ACME))
+        await client.post("/v1/apps", json=body(submission("a")))
+        for path in ("/v1/apps/a/beat", "/v1/links"):
+            assert (await client.post(path)).status_code == 200
+            assert (await client.post(path, json={})).status_code == 200
+            refused = await client.post(path, json={"lease_s": 60})
+            check_problem(refused, 400, "BadRequest")
+            assert refused.json()["detail"] == f"POST {path} takes no body; leave it out"
+
+    run(api, story)
+
+
+def test_a_change_that_states_nothing_changes_nothing(api: Handlers) -> None:
+    async def story(client: httpx.AsyncClient) -> None:
+        await client.post("/v1/companies", json={"company": "acme", "part": "1/4", "borrow": True})
+        await client.post("/v1/departments", json={"department": "d", "part": "1/2"})
+        for path, view in (("/v1/companies/acme", "/v1/companies"), ("/v1/departments/d", "/v1/departments")):
+            before = (await client.get(view, params={"fresh": "true"})).json()
+            for nothing in ({}, {"json": {}}):
+                assert (await client.patch(path, **nothing)).status_code == 200
+            assert (await client.get(view, params={"fresh": "true"})).json()["items"] == before["items"]
+        check_problem(await client.patch("/v1/companies/acme", json={"colour": 1}), 422, "InvalidCommand")
+        check_problem(await client.patch("/v1/companies/acme", json={"cores": "4"}), 422, "InvalidCommand")
+        missing = await client.patch("/v1/companies/nope", json={"cores": 1})
+        check_problem(missing, 404, "UnknownCompany")
+
+    run(api, story)
+
+
 def test_a_file_to_audit_has_its_place_before_a_byte_of_it_is_taken(
     api: Handlers, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -108,7 +108,7 @@ def test_workers_drain_come_back_are_lost_and_are_removed() -> None:
         ({"op": 7}, "command 1: no operation is named 7"),
         ({"op": "company"}, "command 1: company: company cannot be read: it is missing"),
         ({**COMPANY, "cores": "many"}, "command 1: company: cores cannot be read: expected int | null, got str"),
-        ({**COMPANY, "colour": "red"}, "command 1: company: colour cannot be read: there is no such value"),
+        ({**COMPANY, "colour": "red"}, "command 1: company: colour cannot be read: there is no such field"),
         ({"op": "turn"}, 'command 1: a turn must be an object {"op": "turn", "commands": […]}'),
         ({"op": "turn", "commands": "abc"}, "command 1: a turn must be an object"),
         ({**COMPANY, "at": -1}, 'command 1: "at" must be a time in ms, at least 0 here, not -1'),

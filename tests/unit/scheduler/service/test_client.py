@@ -46,7 +46,7 @@ def test_only_what_is_not_the_default_is_written() -> None:
         (b'{"type":"Fly"}', "the command: type cannot be read: invalid value 'Fly'"),
         (b'{"type":"KillApp","app":7}', "the command: app cannot be read: expected str, got int"),
         (b'{"type":"KillApp","app":true}', "the command: app cannot be read: expected str, got bool"),
-        (b'{"type":"KillApp","app":"a","colour":1}', "the command: colour cannot be read: there is no such value"),
+        (b'{"type":"KillApp","app":"a","colour":1}', "the command: colour cannot be read: there is no such field"),
         (b'{"type":"KillApp","app":"\xff"}', "the command: it cannot be read: 'utf-8' codec can't decode byte 0xff"),
         (b'{"a":' * 100_000, "the command: it cannot be read: maximum"),
         (
