@@ -30,9 +30,12 @@ const HREFS = {
   audit_stopped: () => address("/log"),
 };
 
-/** A department in the table of companies: the sums of what is in it. */
+/** A department in the table of companies: the sums of what is in it, and who has waited longest there. */
 function ofDepartment(each, value, total) {
   const inIt = tree(value, each.department).filter((one) => one.company);
+  const pending = inIt.reduce((sum, one) => sum + one.pending, 0);
+  const longest = inIt.map((one) => one.longest).filter(Boolean);
+  longest.sort((one, other) => one.since - other.since);
   return h(
     "tr",
     { key: `department ${each.department}`, class: "department" },
@@ -42,13 +45,8 @@ function ofDepartment(each, value, total) {
     numCell(cores(each.demandCores)),
     numCell(cores(each.entitledCores)),
     numCell(cores(each.quotaCores)),
-    numCell(
-      plural(
-        inIt.reduce((sum, one) => sum + one.pending, 0),
-        "app",
-      ),
-    ),
-    cell(h("span", { class: "faint" }, plural(inIt.length, "company", "companies"))),
+    numCell(plural(pending, "app")),
+    cell(waiter({ pending, longest: longest[0] })),
   );
 }
 

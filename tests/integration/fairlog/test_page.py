@@ -411,6 +411,8 @@ def test_departments_are_a_tree_over_their_companies(page: Page, rig: Rig) -> No
         told = [(row.inner_text(), row.get_attribute("class")) for row in rows]
         assert told[:4] == [("lab", "in-0"), ("optics", "in-1"), ("acme", "in-2"), ("globex", "in-1")]
         assert {place for _, place in told[4:]} <= {"in-0"}
+        waiters = companies.locator("tr").filter(has_text="waits of ann").locator("th")
+        assert waiters.all_inner_texts() == ["lab", "optics", "acme"], "of a department, who waits longest in it"
         companies.get_by_role("link", name="lab").click()
         has(heading(page), "lab")
         within = page.get_by_role("region", name="Departments and companies in it")
