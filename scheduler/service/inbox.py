@@ -29,7 +29,7 @@ from scheduler.model.commands import (
 from scheduler.model.errors import CommandRejected, InvalidCommand
 from scheduler.model.outputs import check_apart
 from scheduler.model.sender import By
-from scheduler.rules.checks.validate import check_new_names, check_private, trimmed
+from scheduler.rules.checks.validate import check_new_names, check_private, check_states_a_change, trimmed
 from scheduler.rules.command.programs import check_programs
 from scheduler.rules.command.submission import with_place, with_preferences
 from scheduler.service.signing import UNSIGNED, Gate
@@ -172,7 +172,9 @@ class Lanes:
 
 
 def received(body: bytes) -> Command:
-    """The decoded command, trimmed. Raises: InvalidCommand if it, a new name or its private part is invalid.
+    """The decoded command, trimmed.
+
+    Raises: InvalidCommand if it, a new name or its private part is invalid, or if it changes nothing of a company.
 
     Nothing of such a command is logged.
     """
@@ -186,8 +188,9 @@ def decoded(body: bytes) -> Command:
 
 
 def checked(command: Command) -> Command:
-    """The command, as it is decided. Raises: InvalidCommand if a new name or its private part is invalid."""
+    """The command, as it is decided. Raises: as `received`, but for what cannot be read."""
     check_new_names(command)
+    check_states_a_change(command)
     if type(command) in WITH_PRIVATE and (private := private_of(command)) is not None:
         check_private(private)
     if isinstance(command, SubmitApp):

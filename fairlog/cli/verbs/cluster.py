@@ -113,6 +113,7 @@ def company_set(session: Session, /, *, name: str, **quota: Any) -> None:  # noq
             "nothing to change is given; give --cores and --memory, --part, --borrow or --no-borrow, "
             "--default-max-runtime, --max-max-runtime, --end-idle or --keep-idle"
         )
+    session.check_company(name)
     session.send(commands.ChangeCompany(company=name, **quota))
     equal = quota["part"] == NONE
     click.echo(f"company {name} {'has an equal part of the live cluster now' if equal else 'changed'}")

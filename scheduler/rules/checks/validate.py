@@ -12,6 +12,7 @@ from msgspec.structs import asdict, replace
 
 from scheduler.model.arrays import indexes
 from scheduler.model.commands import (
+    ChangeCompany,
     Command,
     EndApp,
     EndedDriver,
@@ -218,6 +219,18 @@ def check_new_names(command: Command) -> None:
             raise InvalidCommand(f"a company cannot be named {' or '.join(RESERVED)}")
     elif isinstance(command, SubmitApp) and re.search(r"[\s/]", command.user):
         raise InvalidCommand(f"a user's name has neither blanks nor '/'; it cannot be {shorten(command.user)}")
+
+
+def check_states_a_change(command: Command) -> None:
+    """Raises: InvalidCommand for a change of a company that states nothing.
+
+    Checked when a command arrives, never by `decide`: in logs of earlier versions it takes the company's quota away.
+    """
+    if isinstance(command, ChangeCompany) and command == ChangeCompany(company=command.company):
+        raise InvalidCommand(
+            f"nothing to change of company {shorten(command.company)} is stated; state a quota, in amounts or as a "
+            'part, where "none" is an equal part of the cluster, or what else is to change'
+        )
 
 
 def check_range(what: str, value: int | None, lowest: int, highest: int) -> None:

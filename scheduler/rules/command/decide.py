@@ -539,14 +539,17 @@ def _tenant(state: ClusterState, command: commands.RegisterCompany | commands.Ch
 
 
 def _change_company(state: ClusterState, command: commands.ChangeCompany) -> list[Event]:
-    """The quota in full; what the command does not state stays (semantics C2, X1)."""
-    known = asdict(_company(state, command.company).spec)
+    """The quota in full; what the command does not state stays (semantics C2, X1).
+
+    In earlier logs a command that states nothing takes the quota away; none such arrives (`check_states_a_change`).
+    """
     stated = asdict(_tenant(state, command))
+    known = asdict(_company(state, command.company).spec)
     others = {
         name: getattr(command, name) for name in ("borrow", "default_max_runtime_s", "max_max_runtime_s", "end_idle")
     }
     given = {name: value for name, value in others.items() if value is not None}
-    quota = ("amounts", "part", "kinds") if command.cores is not None or command.part is not None else ()
+    quota = ("amounts", "part", "kinds") if command.cores is not None or command.part is not None or not given else ()
     changed = {**known, **{name: stated[name] for name in quota}, **given}
     for name in ("default_max_runtime_s", "max_max_runtime_s"):
         changed[name] = changed[name] or None

@@ -621,8 +621,13 @@ def summary(app: App) -> AppRow:
 
 
 def summary_fields(app: App) -> dict[str, Any]:
-    """The fields of an `AppRow`."""
+    """The fields of an `AppRow`.
+
+    Of ended programs, whose request falls as each of them ends well, the request is at least the submission's.
+    """
     spec = app.spec
+    ended_programs = app.ended is not None and spec.programs
+    requested = app.requested.at_least(spec.requested) if ended_programs else app.requested
     return {
         "app": app.id,
         "company": spec.company,
@@ -633,11 +638,11 @@ def summary_fields(app: App) -> dict[str, Any]:
         "ready": app.ready,
         "on_hold": app.on_hold,
         "tasks": spec.tasks,
-        "requested_cores": app.requested.cores,
-        "requested_memory": app.requested.memory_mb,
+        "requested_cores": requested.cores,
+        "requested_memory": requested.memory_mb,
         "granted_cores": app.granted.cores,
         "granted_memory": app.granted.memory_mb,
-        **_others(requested=app.requested, granted=app.granted),
+        **_others(requested=requested, granted=app.granted),
         "submitted_at": app.submitted_at,
         "submitted_seq": app.submitted,
         "admitted_at": app.admitted_at or None,

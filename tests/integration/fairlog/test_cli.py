@@ -478,6 +478,7 @@ SUBMIT = ("submit", "--company", "acme", "--user", "ann")
         (("company", "add", "A B"), "a company's name has 1 to 63 lower-case letters"),
         (("submit", "--company", "acme", "--user", "a/b", "--", "true"), "a user's name has neither blanks nor '/'"),
         (("company", "set", "nope", "--part", "1/2"), "no company 'nope'"),
+        (("company", "set", "nope", "--cores", "1"), "no company 'nope'"),
         (("company", "remove", "nope"), "no company 'nope'"),
         (("settings", "set", "nope=1"), "no setting is named"),
         (("settings", "set", "min_executor_cores=3"), "even"),

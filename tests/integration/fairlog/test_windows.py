@@ -90,7 +90,8 @@ def test_a_worker_that_is_taken_back_in_a_window_serves_once_that_is_over(shell:
 def test_a_quota_becomes_an_equal_part_again_and_stays_if_nothing_is_given(shell: Shell) -> None:
     assert shell.ok("company", "set", "acme", "--part", "25%") == "company acme changed\n"
     refused = shell.run("company", "set", "acme")
-    assert refused.code == 2 and "nothing to change is given; give --cores and --memory, --part," in refused.err
+    assert refused.code == 2
+    assert "nothing to change is given; give --cores and --memory, --part," in refused.err
     acme = next(each for each in json.loads(shell.ok("company", "list", "--json")) if each["company"] == "acme")
     assert acme["quota"] == "1/4"
     equal = "company acme has an equal part of the live cluster now\n"

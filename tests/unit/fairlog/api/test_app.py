@@ -266,19 +266,18 @@ def test_what_takes_no_body_ignores_none(api: Handlers) -> None:
     run(api, story)
 
 
-def test_a_change_that_states_nothing_changes_nothing(api: Handlers) -> None:
+def test_a_change_that_states_nothing_changes_no_quota(api: Handlers) -> None:
     async def story(client: httpx.AsyncClient) -> None:
         await client.post("/v1/companies", json={"company": "acme", "part": "1/4", "borrow": True})
         await client.post("/v1/departments", json={"department": "d", "part": "1/2"})
-        for path, view in (("/v1/companies/acme", "/v1/companies"), ("/v1/departments/d", "/v1/departments")):
-            before = (await client.get(view, params={"fresh": "true"})).json()
-            for nothing in ({}, {"json": {}}):
-                assert (await client.patch(path, **nothing)).status_code == 200
-            assert (await client.get(view, params={"fresh": "true"})).json()["items"] == before["items"]
-        check_problem(await client.patch("/v1/companies/acme", json={"colour": 1}), 422, "InvalidCommand")
-        check_problem(await client.patch("/v1/companies/acme", json={"cores": "4"}), 422, "InvalidCommand")
-        missing = await client.patch("/v1/companies/nope", json={"cores": 1})
-        check_problem(missing, 404, "UnknownCompany")
+        listed = "/v1/companies", "/v1/departments"
+        before = [(await client.get(view, params={"fresh": "true"})).json()["items"] for view in listed]
+        for nothing in ({}, {"json": {}}, {"json": {"colour": 1}}, {"json": {"cores": "4"}}):
+            check_problem(await client.patch("/v1/companies/acme", **nothing), 422, "InvalidCommand")
+        assert (await client.patch("/v1/departments/d", json={})).status_code == 200
+        assert [(await client.get(view, params={"fresh": "true"})).json()["items"] for view in listed] == before
+        assert (await client.patch("/v1/companies/acme", json={"part": "none"})).status_code == 200
+        assert (await client.get(listed[0], params={"fresh": "true"})).json()["items"][0]["quota"] == "default"
 
     run(api, story)
 

@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 import pytest
+from msgspec import convert
 from msgspec.structs import asdict
 
 from scheduler.model.commands import (
@@ -387,6 +388,14 @@ def test_a_company_of_an_earlier_log_is_changed_as_before(name: str) -> None:
         assert same == command
         cluster.turn(same)
     assert name not in cluster.state.companies
+
+
+def test_a_change_of_a_company_that_states_nothing_is_refused_when_it_arrives() -> None:
+    with pytest.raises(InvalidCommand, match="nothing to change of company 'acme' is stated; state a quota"):
+        received(write_command(ChangeCompany(company="acme")).encode())
+    for stated in ({"part": "none"}, {"borrow": False}, {"default_max_runtime_s": 0}, {"cores": 0, "memory_mb": 0}):
+        command = convert({"company": "acme", **stated}, ChangeCompany)
+        assert received(write_command(command).encode()) == command
 
 
 def test_names_of_earlier_logs_are_decided_as_before() -> None:

@@ -37,6 +37,7 @@ from scheduler.rules.command.programs import check_programs
 from scheduler.rules.state.records import lines, restored
 from scheduler.rules.view.assignments import all_grants
 from scheduler.rules.view.views import app as view_of
+from scheduler.rules.view.views import summary
 from scheduler.service.inbox import received
 from tests.property.given import Cluster, shared
 from witness.audit.audit import Audit
@@ -160,6 +161,18 @@ def test_a_program_that_ends_well_is_given_back_and_lowers_the_demand() -> None:
     assert kinds(cluster.ended("a1.2")) == ["ExecutorRemoved", "AppChanged", "AppRemoved"]
     assert (app.state, app.detail) == ("finished", "")
     assert audited(cluster) == []
+
+
+@pytest.mark.parametrize("gang", [False, True])
+def test_ended_programs_are_shown_with_what_they_asked_for(*, gang: bool) -> None:
+    cluster = running(gang=gang)
+    cluster.turn(EndedExecutor(executor="a1.1", reason="exited", exit_code=0))
+    app = cluster.state.apps["a1"]
+    assert summary(app).requested_cores == 4, "what it still asks for"
+    cluster.ended("a1.0")
+    cluster.ended("a1.2")
+    assert app.requested == NOTHING
+    assert (summary(app).state, summary(app).requested_cores, summary(app).requested_memory) == ("finished", 6, 3072)
 
 
 def test_a_program_that_fails_is_replaced_and_the_log_says_why() -> None:

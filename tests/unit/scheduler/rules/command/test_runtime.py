@@ -175,7 +175,7 @@ def test_a_companys_own_times_are_changed_and_removed_by_themselves() -> None:
         cluster.turn(ChangeCompany(company="acme", max_max_runtime_s=20))
     cluster.turn(ChangeCompany(company="acme", default_max_runtime_s=0))
     assert cluster.state.companies["acme"].spec.default_max_runtime_s is None
-    cluster.turn(ChangeCompany(company="acme", part="none"))
+    cluster.turn(ChangeCompany(company="acme"))
     spec = cluster.state.companies["acme"].spec
     assert (spec.part, spec.max_max_runtime_s) == (None, 40)
 
