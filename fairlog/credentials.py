@@ -81,15 +81,20 @@ def forget() -> None:
 def token_named() -> str:
     """The token of FAIRLOG_TOKEN, else that in the file that FAIRLOG_TOKEN_FILE names; "" without both.
 
-    Raises: BadCredentials if the file cannot be read.
+    Raises: BadCredentials if the file cannot be read or is empty, or if that is more than one word.
     """
-    if token := os.environ.get(TOKEN_VARIABLE, ""):
-        return token
-    path = os.environ.get(TOKEN_FILE_VARIABLE, "")
-    try:
-        return Path(path).read_text(encoding="utf-8").strip() if path else ""
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadCredentials(f"{TOKEN_FILE_VARIABLE} names {path}, which cannot be read: {error}") from None
+    where, token = f"{TOKEN_VARIABLE} has", os.environ.get(TOKEN_VARIABLE, "").strip()
+    if not token and (path := os.environ.get(TOKEN_FILE_VARIABLE, "")):
+        where = f"{TOKEN_FILE_VARIABLE} names {path}, which has"
+        try:
+            token = Path(path).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise BadCredentials(f"{TOKEN_FILE_VARIABLE} names {path}, which cannot be read: {error}") from None
+        if not token:
+            raise BadCredentials(f"{where} nothing in it; `fairlog token new` and `fairlog worker invite` print tokens")
+    if len(token.split()) > 1:
+        raise BadCredentials(f"{where} more than a token in it; a token is one word, and begins with fl_")
+    return token
 
 
 def named(data: Path | None = None) -> Credentials | None:

@@ -71,8 +71,7 @@ class NotInvited(FairlogError):
     def __init__(self, worker: str, refusal: NotAuthenticated) -> None:
         why = str(refusal).partition(";")[0]
         super().__init__(
-            f"worker {worker!r} may not act any more: {why}; an operator invites it again with "
-            f"`fairlog worker invite {worker}`"
+            f"worker {worker!r} may not act: {why}; an operator invites it with `fairlog worker invite {worker}`"
         )
 
 

@@ -73,7 +73,7 @@ class WorkerToken:
         comply: Callable[[Terms], object] = lambda _: None,
     ) -> None:
         self._worker = worker
-        self._path = folder / _FILE
+        self._path, self._at_home = folder / _FILE, at_home
         self._given, self._comply = given, comply
         self.present = given or ("" if at_home else self._read().token)
         self._id = self._replaced = ""
@@ -86,8 +86,12 @@ class WorkerToken:
         Raises: NotAuthenticated if none is; NotAllowed if it is another worker's; CommandRejected, before the
         invitation is exchanged, if the cluster would not take the worker; ApiAway.
         """
-        if not self.present or self._given.startswith(PASS):
+        if self._given.startswith(PASS) or (self._at_home and not self.present):
             return
+        if not self.present:
+            raise NotAuthenticated(
+                f"neither FAIRLOG_TOKEN nor FAIRLOG_TOKEN_FILE gives a token, and none is kept in {self._path.parent}"
+            )
         self._settle_in_time(servers)
 
     def _settle_in_time(self, servers: Servers, *, issued: bool = False) -> None:

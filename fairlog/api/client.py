@@ -79,8 +79,8 @@ def _mail(app: str, name: str) -> str:
 class _Talk:
     """What clients say: generators of steps that return what the caller gets."""
 
-    def __init__(self, servers: int, timeout_s: float) -> None:
-        self._servers = servers
+    def __init__(self, urls: Sequence[str], timeout_s: float) -> None:
+        self._urls = urls
         self.timeout_s = timeout_s
         self._server = 0
         """The server that answered last."""
@@ -104,11 +104,11 @@ class _Talk:
                     raise refusal
                 pause_s = float(answer.retry_after or RETRY_S) if isinstance(refusal, Refused) else RETRY_S
             else:
-                refusal = said or Unreachable(f"no API server answers: {answer}")
+                refusal = said or Unreachable(f"no API server answers at {self._urls[server]}: {answer}")
             if self._server == server:  # else another thread has gone on from it
-                self._server = (server + 1) % self._servers
+                self._server = (server + 1) % len(self._urls)
             tried += 1
-            if tried % self._servers == 0 or pause_s > RETRY_S:
+            if tried % len(self._urls) == 0 or pause_s > RETRY_S:
                 if time.monotonic() + pause_s >= deadline:
                     raise refusal
                 if not noted and time.monotonic() >= began_s + NOTE_S:
@@ -265,7 +265,7 @@ class Base:
         if token and not (token.isascii() and token.isprintable()):
             raise NotAuthenticated("this is not a token, or it was not copied in full")
         self._headers = {"authorization": f"Bearer {token}"} if token else {}
-        self._talk = _Talk(len(self._urls), timeout_s)
+        self._talk = _Talk(self._urls, timeout_s)
 
     @property
     def timeout_s(self) -> float:

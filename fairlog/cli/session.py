@@ -543,7 +543,7 @@ def end_of(facts: Iterable[Fact]) -> tuple[int, str] | None:
     return None if last is None else (last.seq, last.digest)
 
 
-def api_at(url: str, token: str, timeout_s: float) -> ApiClient:
+def api_at(url: str, token: str, timeout_s: float = 30) -> ApiClient:
     """The client of the API. Raises: Refused if its URL cannot be used."""
     from fairlog.api.client import ApiClient  # noqa: PLC0415 (verbs about the store do without)
 

@@ -40,7 +40,7 @@ def login(*, api: str | None, oidc: bool) -> None:
     token are kept in a file that only you can read; all verbs use them until `fairlog logout`. To use a token without
     keeping it, set FAIRLOG_API and FAIRLOG_TOKEN.
     """
-    from fairlog.api.client import ApiClient  # noqa: PLC0415 (httpx takes long to load)
+    from fairlog.cli.session import api_at  # noqa: PLC0415 (httpx takes long to load)
     from scheduler.model.commands import IssueToken  # noqa: PLC0415 (what only reads needs no commands)
 
     url = api or _usual_api()
@@ -49,14 +49,14 @@ def login(*, api: str | None, oidc: bool) -> None:
 
         made = new_token()
         try:
-            with ApiClient(url, token="") as client, keeping(Credentials(url, made.text)):
+            with api_at(url, "") as client, keeping(Credentials(url, made.text)):
                 account = sign_in(client, made)
         except NoMaster as error:
             raise Unconfirmed(str(error), "`fairlog whoami` shows whether you are logged in") from error
         render.tell(f"logged in as {account}; `fairlog logout` ends it")
         return
     text = _read_token()
-    with ApiClient(url, token=text) as client:
+    with api_at(url, text) as client:
         who = client.read("/v1/whoami")
         if who["role"] == "worker":
             raise click.ClickException(

@@ -658,9 +658,9 @@ def _place_of_worker(target: Target, api: str | None, *, api_first: bool) -> _Wo
 
 def _worker_of(place: _WorkerAccess) -> str:
     """The worker that the token is for. Raises: NoInvitation if the token is not valid."""
-    from fairlog.api.client import ApiClient  # noqa: PLC0415 (likewise)
+    from fairlog.cli.session import api_at  # noqa: PLC0415 (likewise)
 
-    with ApiClient(place.address, token=place.token) as client:
+    with api_at(place.address, place.token) as client:
         try:
             account = str(client.read("/v1/whoami")["account"])
         except NotAuthenticated as refusal:

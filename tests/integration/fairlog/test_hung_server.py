@@ -10,15 +10,19 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from fairlog.api import async_client, connections
 from fairlog.api.async_client import AsyncApiClient
 from fairlog.api.client import ApiClient
+from fairlog.cli.main import cli
 from fairlog.cli.session import api_at
 from fairlog.errors import Unreachable
+from scheduler.service.tokens import new_token
 from tests.waiting import HOPELESS_S, wait_until
 
 NEVER_S = 100_000.0
@@ -169,6 +173,23 @@ def test_whoever_waits_is_told_once_why_no_server_can_answer(
             assert asked.result(timeout=HOPELESS_S) == {"server": cut_off.port}
     said = capsys.readouterr().err
     assert said == f"note: {NO_MAJORITY}; waiting up to {NEVER_S:g} s for an API server that can answer\n"
+
+
+@pytest.mark.parametrize("verb", [("login",), ("worker",)])
+def test_whoever_joins_is_told_which_server_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr("fairlog.api.client.NOTE_S", 0.0)
+    monkeypatch.setattr(api_at, "__defaults__", (0.5,))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("FAIRLOG_TOKEN", new_token().text)
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+        said = CliRunner().invoke(cli, [*verb, "--api", url], input=new_token().text)
+    assert said.exit_code == 1
+    why = f"no API server answers at {url}: [Errno 111] Connection refused"
+    assert said.stderr.startswith(f"note: {why}; waiting up to 0.5 s for an API server that can answer\n")
 
 
 def test_a_client_that_gives_up_says_what_a_server_said_of_the_store() -> None:

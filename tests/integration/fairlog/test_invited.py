@@ -112,7 +112,7 @@ def test_a_worker_joins_as_the_page_says_and_again_when_it_is_restarted(site: Si
     spent = site.refused(site.machine("elsewhere"), "w7.invitation")
     assert "an operator invites it with `fairlog worker invite ID`" in spent.err
     named = site.refused(site.machine("elsewhere"), "w7.invitation", "--id", "w7")
-    assert "an operator invites it again with `fairlog worker invite w7`" in named.err
+    assert "an operator invites it with `fairlog worker invite w7`" in named.err
     assert "fairlog login" not in spent.err + named.err
     again = site.operator.sh(f"fairlog worker invite w7 > {site.operator.home}/again.invitation")
     assert (again.code, again.err) == (0, "")

@@ -185,7 +185,7 @@ def test_a_worker_lives_by_its_token_until_that_is_revoked(cluster: Served, tmp_
     cluster.client.send(RevokeToken(token=mine))
     assert agent.wait(HOPELESS_S) == 1
     assert (
-        "worker 'w1' may not act any more: the token is unknown or was revoked; an operator invites it again"
+        "worker 'w1' may not act: the token is unknown or was revoked; an operator invites it with"
         in (cluster.folder / "log").read_text()
     )
 

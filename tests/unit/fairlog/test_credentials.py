@@ -20,7 +20,7 @@ UP = RunningUp(1, "unix:///s", "default", "/data", 2, 0.0, ready=True, socket="/
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setattr(credentials, "find_running", lambda _=None: None)
-    for name in ("FAIRLOG_API", "FAIRLOG_TOKEN"):
+    for name in ("FAIRLOG_API", "FAIRLOG_TOKEN", "FAIRLOG_TOKEN_FILE"):
         monkeypatch.delenv(name, raising=False)
     return tmp_path
 
@@ -102,4 +102,30 @@ def test_a_kept_token_goes_to_its_own_api_only(monkeypatch: pytest.MonkeyPatch) 
 def test_a_token_without_any_api_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAIRLOG_TOKEN", "fl_told")
     with pytest.raises(BadCredentials, match="FAIRLOG_TOKEN is set, but no API server is named: set FAIRLOG_API"):
+        named()
+
+
+@pytest.mark.parametrize(
+    ("held", "why"),
+    [
+        ("", "which has nothing in it; `fairlog token new` and `fairlog worker invite` print tokens"),
+        ("\n", "which has nothing in it"),
+        ("$ fairlog worker invite w7\nfl_x", "which has more than a token in it; a token is one word, and begins"),
+    ],
+)
+def test_a_file_that_has_no_token_or_more_is_refused(
+    home: Path, monkeypatch: pytest.MonkeyPatch, held: str, why: str
+) -> None:
+    (home / "token").write_text(held)
+    monkeypatch.setenv("FAIRLOG_TOKEN_FILE", str(home / "token"))
+    with pytest.raises(BadCredentials, match=f"FAIRLOG_TOKEN_FILE names {home}/token, {why}"):
+        named()
+
+
+def test_a_token_in_a_variable_is_one_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    keep()
+    monkeypatch.setenv("FAIRLOG_TOKEN", "fl_given\n")
+    assert named() == Credentials("https://api", "fl_given")
+    monkeypatch.setenv("FAIRLOG_TOKEN", "fl_one\nfl_two")
+    with pytest.raises(BadCredentials, match="FAIRLOG_TOKEN has more than a token in it"):
         named()

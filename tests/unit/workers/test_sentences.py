@@ -26,7 +26,7 @@ ELSEWHERE = {
 }
 """Modules whose words end nothing, and where these go."""
 NO_END = {
-    "worker {} may not act any more: {}; an operator invites it again with `fairlog worker invite {}`": "its own log",
+    "worker {} may not act: {}; an operator invites it with `fairlog worker invite {}`": "its own log",
     "cells need Linux": "`worker --check`",
     "--image names {} twice; name each image once": "to who starts a worker",
     "an image is NAME=FOLDER, such as alpine=/srv/images/alpine, and its name has letters, digits and ._-, not {}": (

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
+
 from scheduler.model.errors import NotAuthenticated
 from workers.servers import Servers
 from workers.token import WorkerToken
@@ -48,3 +50,11 @@ def test_an_invitation_is_exchanged_once_though_the_server_is_behind(tmp_path: P
     token.settle(cast("Servers", behind))
     assert len(behind.issued) == 1
     assert behind.issued[0] in token.present
+
+
+def test_a_worker_that_was_given_no_token_is_told_so_before_it_asks(tmp_path: Path) -> None:
+    with pytest.raises(
+        NotAuthenticated, match=r"^neither FAIRLOG_TOKEN nor FAIRLOG_TOKEN_FILE gives a token, and none is kept in "
+    ):
+        WorkerToken("w8", tmp_path, "", at_home=False).settle(cast("Servers", None))
+    WorkerToken("w8", tmp_path, "", at_home=True).settle(cast("Servers", None))
