@@ -14,6 +14,7 @@ from fairlog.cli.sending import check_listed, send_each
 from fairlog.cli.target import target_options
 from fairlog.cli.whose import company_option
 from scheduler.model.errors import DuplicateAccount, FairlogError, UnknownAccount
+from scheduler.model.text import counted
 from scheduler.service.tokens import new_token
 
 if TYPE_CHECKING:
@@ -114,7 +115,8 @@ def account_revoke(session: Session, *, name: str, role: CompanyRole, department
     from scheduler.model import commands  # noqa: PLC0415 (likewise)
 
     receipt = session.send(commands.RevokeRole(account=name, role=role, department=department))
-    click.echo(f"{name} is {role}{_of(department)} {'no longer' if receipt.seq else 'not, as before'}")
+    is_none = "is no longer" if receipt.seq else "was not"
+    click.echo(f"{name} {is_none} {role}{_of(department)}")
 
 
 @account.command("rename")
@@ -136,8 +138,16 @@ def account_remove(session: Session, *, name: tuple[str, ...]) -> int:
     """Remove accounts with their tokens; their apps stay."""
     from scheduler.model import commands  # noqa: PLC0415 (likewise)
 
+    def done(account: str) -> str:
+        company, _, user = account.partition("/")
+        left = sum((app["company"], app["user"]) == (company, user) for app in session.ask("apps"))
+        ends = (
+            f"; {counted(left, 'app')} stay{'s' * (left == 1)}, `fairlog kill --company {company} --user {user}` ends"
+        )
+        return f"removed{ends} {'it' if left == 1 else 'them'}" if left else "removed"
+
     check_listed(name, "account", lambda: _accounts(session, None))
-    return send_each(session, name, lambda each: commands.RemoveAccount(account=each), "removed")
+    return send_each(session, name, lambda each: commands.RemoveAccount(account=each), done)
 
 
 @account.command("share")

@@ -61,6 +61,19 @@ def organisation(tmp_path: Path) -> Iterator[Organisation]:
     found.owner.ok("down")
 
 
+def test_of_a_user_who_is_removed_it_is_said_what_apps_stay(organisation: Organisation) -> None:
+    boss, ann = organisation.company("acme")
+    assert boss.ok("account", "revoke", "acme/ann", "admin") == "acme/ann was not admin\n"
+    for _ in range(2):
+        ann.ok("submit", "--hold", "--", "true")
+    ends = "`fairlog kill --company acme --user ann` ends"
+    assert boss.ok("account", "remove", "acme/ann") == f"acme/ann removed; 2 apps stay, {ends} them\n"
+    boss.ok("kill", "--company", "acme", "--user", "ann", "--yes")
+    boss.ok("account", "add", "acme/ann")
+    assert boss.ok("account", "revoke", "acme/ann", "user") == "acme/ann is no longer user\n"
+    assert boss.ok("account", "remove", "acme/ann") == "acme/ann removed\n"
+
+
 def refusal(shell: Shell, *arguments: str) -> str:
     """Why a command is refused."""
     answer = shell.run(*arguments)
