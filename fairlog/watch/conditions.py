@@ -284,7 +284,8 @@ Holds = Iterator[tuple[str, str, int]]
 
 def _own_log(service: str) -> str:
     """What prints the log that the program of that service writes itself."""
-    return f"`journalctl -u fairlog-{service}` on its host, or what docs/operations.md#logs names"
+    own = f"`journalctl -u fairlog-{service}` on its host"
+    return f"{own}, the files in logs/ of the data folder of an up, or what docs/operations.md#logs names"
 
 
 def _store(_: ClusterState, around: Around) -> Holds:

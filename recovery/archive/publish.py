@@ -198,7 +198,8 @@ class Draft:
     def _in_the_way(self) -> str:
         return (
             f"the cluster {self._keys.cluster} has a log already, up to position {self._log.head().seq}; import or "
-            "restore into an empty store, before any master is started, or under another --cluster"
+            "restore into an empty store, before any master is started: for an `up` into a new folder, by --data, else "
+            "also under another --cluster"
         )
 
 

@@ -326,7 +326,9 @@ def test_a_cluster_continues_from_a_backup_taken_while_it_ran(tmp_path: Path) ->
             shell.ok("settings", "set", *archive_settings)
             wait_until(lambda: json.loads(shell.ok("archive", "--list", "--json")) != [], "old entries to be archived")
             said = json.loads(shell.ok("backup", str(file), "--json"))
-            assert "has a log already" in shell.run("restore", str(file)).err
+            refused = shell.run("restore", str(file)).err
+            assert "has a log already" in refused
+            assert "for an `up` into a new folder, by --data" in refused
             wait_until(lambda: shell.head() > said["seq"], "the log to grow beyond the backup")
             up = psutil.Process(int(json.loads((data / "up.json").read_text())["pid"]))
             tree = tree_of(up.pid)

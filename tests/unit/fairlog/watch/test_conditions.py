@@ -230,7 +230,8 @@ def test_each_is_found_in_the_surroundings_and_says_so(changed: dict[str, Any], 
 
 def test_a_master_is_to_be_started_only_where_none_stands_by() -> None:
     [one] = found(a_state(), GOOD._replace(serving=None))
-    assert "see why one that stands by does not, by `journalctl -u fairlog-master`" in one.do
+    log = "`journalctl -u fairlog-master` on its host, the files in logs/ of the data folder of an up, or what "
+    assert f"see why one that stands by does not, by {log}" in one.do
     [none] = found(a_state(), GOOD._replace(serving=None, standing_by=(), standbys=0))
     assert none.do == "start one with `fairlog master`"
 
