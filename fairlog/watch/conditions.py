@@ -24,6 +24,7 @@ from scheduler.store.full_disks import KEPT_MS
 
 if TYPE_CHECKING:
     from recovery.failover.lease import Member
+    from scheduler.rules.entities.apps import App
     from scheduler.rules.entities.grants import Allocation
     from scheduler.rules.entities.workers import LostWorker
     from scheduler.rules.state.cluster import ClusterState
@@ -526,16 +527,19 @@ def _unused_cores(state: ClusterState, _: Around, about: str) -> str:
 
 
 def _no_worker(state: ClusterState, _: Around) -> Holds:
-    waiting = sum(app.ended is None for app in state.apps.values()) if not state.fleet.live else 0
+    waiting = [] if state.fleet.live else _without_any(state)
     if waiting:
         last = max([worker.at for worker in state.lost.values()], default=None)
-        first = min([app.submitted_at for app in state.apps.values() if app.ended is None])
         since = "" if last is None else f"; the last one was lost at {moment(last)}"
-        yield (
-            "",
-            f"no worker is live, and {waiting} {'app needs' if waiting == 1 else 'apps need'} one{since}",
-            last or first,
-        )
+        drain = f" ({len(state.workers)} drain{'s' * (len(state.workers) == 1)})" if state.workers else ""
+        need = f"{counted(len(waiting), 'app')} need{'s' * (len(waiting) == 1)} one"
+        first = min([app.submitted_at for app in waiting])
+        yield "", f"no worker is live{drain}, and {need}{since}", last or first
+
+
+def _without_any(state: ClusterState) -> list[App]:
+    """The apps that have not ended and hold nothing; others run, on workers that drain."""
+    return [app for app in state.apps.values() if app.ended is None and not app.allocations()]
 
 
 def _too_large(state: ClusterState, _: Around) -> Holds:
@@ -687,7 +691,7 @@ def _not_kept(_: ClusterState, around: Around, about: str) -> str:
 
 
 def _without_worker(state: ClusterState, _: Around, __: str) -> str:
-    return f"{counted(sum(app.ended is None for app in state.apps.values()), 'app')} cannot run meanwhile"
+    return f"{counted(len(_without_any(state)), 'app')} cannot run meanwhile"
 
 
 def _never(state: ClusterState, _: Around, __: str) -> str:

@@ -36,6 +36,7 @@ from scheduler.model.commands import (
     ChangeDepartment,
     ChangeEdition,
     ConfigureCluster,
+    DrainWorker,
     LoseWorker,
     MoveCompany,
     Private,
@@ -428,6 +429,21 @@ def test_apps_that_can_never_start_are_told_from_those_that_lack_any_worker() ->
     lost.apply(WorkerRemoved(worker="w0", reason="lost"), NOW)
     since = [each.sentence for each in found(lost, GOOD) if each.condition == "no_worker"]
     assert since == [f"no worker is live, and 1 app needs one; the last one was lost at {moment(NOW)}"]
+
+
+def test_what_runs_on_workers_that_drain_lacks_none() -> None:
+    state = a_state(apps=2)
+    turn = Turn(state, NOW + 5)
+    turn.take(DrainWorker(worker="w0"))
+    turn.settle()
+    [one] = found(state, GOOD)
+    assert one.sentence == "no worker is live (1 drains), and 1 app needs one"
+    assert one.cost == "1 app cannot run meanwhile"
+    idle = a_state(apps=1)
+    turn = Turn(idle, NOW + 5)
+    turn.take(DrainWorker(worker="w0"))
+    turn.settle()
+    assert found(idle, GOOD) == []
 
 
 def an_unwell_worker(said: str = "") -> ClusterState:
