@@ -272,8 +272,10 @@ def test_a_change_that_states_nothing_changes_no_quota(api: Handlers) -> None:
         await client.post("/v1/departments", json={"department": "d", "part": "1/2"})
         listed = "/v1/companies", "/v1/departments"
         before = [(await client.get(view, params={"fresh": "true"})).json()["items"] for view in listed]
-        for nothing in ({}, {"json": {}}, {"json": {"colour": 1}}, {"json": {"cores": "4"}}):
-            check_problem(await client.patch("/v1/companies/acme", **nothing), 422, "InvalidCommand")
+        check_problem(await client.patch("/v1/companies/acme"), 422, "InvalidCommand")
+        wrong: list[dict[str, object]] = [{}, {"colour": 1}, {"cores": "4"}]
+        for each in wrong:
+            check_problem(await client.patch("/v1/companies/acme", json=each), 422, "InvalidCommand")
         assert (await client.patch("/v1/departments/d", json={})).status_code == 200
         assert [(await client.get(view, params={"fresh": "true"})).json()["items"] for view in listed] == before
         assert (await client.patch("/v1/companies/acme", json={"part": "none"})).status_code == 200
