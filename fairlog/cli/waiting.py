@@ -156,6 +156,8 @@ def _lines(app: str) -> Show:
         nonlocal before, next_s
         if (state, tasks.succeeded) == before or (state == before[0] and time.monotonic() < next_s):
             return
+        if 0 < tasks.tasks == tasks.succeeded:  # its end is told at once
+            return
         before, next_s = (state, tasks.succeeded), time.monotonic() + _LINE_EVERY_S
         done = f", {tasks.succeeded} of {counted(tasks.tasks, 'task')} done" if tasks.tasks else ""
         render.say(f"{app} {state}{done}")

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from fairlog.engines import wire
+from fairlog.engines.passed_on import PassedOn
 
 if TYPE_CHECKING:
     import ssl
@@ -110,9 +111,11 @@ def _lead(ranks: int, words: Sequence[str]) -> int:
             return _refuse(str(error))
         others = OtherRanks()
         threading.Thread(target=others.serve, args=(server,), daemon=True).start()
+        signals = PassedOn()
+        signals.listen(_PASSED_ON)
         with subprocess.Popen([*begin, *words], env={**needs, **os.environ}) as process:  # noqa: S603 (what was asked for)
-            for number in _PASSED_ON:
-                signal.signal(number, lambda number, _: process.send_signal(number))
+            signals.processes.append(process)
+            signals.all_have_begun()
             code = process.wait()
         code = code if code >= 0 else 128 - code
         others.dismiss(code, len(on) - 1)

@@ -34,6 +34,7 @@ from fairlog.engines.mpi_node import (
     listen,
     tls_context,
 )
+from fairlog.engines.passed_on import PassedOn
 from fairlog.engines.wire import CALL, ERRORS, NOT_NOW, OUTPUT, RESULT, STOP, Frame, Frames, Outgoing, framed
 from scheduler.model.outputs import filled
 
@@ -90,9 +91,11 @@ def _lead(outputs: Sequence[str], words: Sequence[str]) -> int:
     with server, tempfile.TemporaryDirectory(prefix="fairlog-nodes-", dir=os.environ.get("FAIRLOG_SCRATCH")) as folder:
         others = FollowingNodes(Path(folder))
         threading.Thread(target=others.serve, args=(server,), daemon=True).start()
+        signals = PassedOn()
+        signals.listen(_PASSED_ON)
         with subprocess.Popen(words, env={**os.environ, PLACES: folder}) as process:  # noqa: S603 (what was submitted)
-            for number in _PASSED_ON:
-                signal.signal(number, lambda number, _: process.send_signal(number))
+            signals.processes.append(process)
+            signals.all_have_begun()
             code = process.wait()
         if code == 0:
             others.dismiss(0, len(_hosts()) - 1)

@@ -36,6 +36,7 @@ from fairlog.compat.slurm.words import (
     width_of,
     without_effect,
 )
+from fairlog.engines.passed_on import PassedOn
 from scheduler.service.addresses import URL_VARIABLE
 
 _IS_JOB = "SLURM_STEP_IS_JOB"
@@ -236,7 +237,8 @@ class SrunStep:
         self.ranks = self.part.ranks if self._is_here else range(0)
         """The numbers of the processes here."""
         self._has_begun_it = begun is None
-        self.processes: list[subprocess.Popen[bytes]] = []
+        self._signals = PassedOn()
+        self.processes = self._signals.processes
         self._emptied: set[str] = set()
         self._lock = threading.Lock()
 
@@ -250,8 +252,7 @@ class SrunStep:
 
     def run(self) -> int:
         """Start the processes, pass signals on to them, and wait for them; the largest exit code."""
-        for number in _PASSED_ON:
-            signal.signal(number, self._pass_on)
+        self._signals.listen(_PASSED_ON)
         mark = self._mark() if self._has_begun_it else ""
         threads: list[threading.Thread] = []
         try:
@@ -259,6 +260,7 @@ class SrunStep:
                 threads += self._start(rank)
             for node, rank in self._others:
                 self._send(node, rank)
+            self._signals.all_have_begun()
             self._feed()
             with self._limited():
                 codes = self._wait()
@@ -269,11 +271,6 @@ class SrunStep:
                 os.unlink(mark)  # noqa: PTH108 (pathlib is slow to load)
         return max(codes, default=0)
 
-    def _pass_on(self, number: int, _: object) -> None:
-        for process in self.processes:
-            if process.returncode is None:
-                process.send_signal(number)
-
     @contextmanager
     def _limited(self) -> Iterator[None]:
         """End the processes once the step has run as long as it may: by SIGTERM, after a grace by SIGKILL."""
@@ -282,7 +279,7 @@ class SrunStep:
             return
         clocks = [
             threading.Timer(self.limit_s, self._expire),
-            threading.Timer(self.limit_s + KILL_WAIT_S, self._pass_on, (signal.SIGKILL, None)),
+            threading.Timer(self.limit_s + KILL_WAIT_S, self._signals.send, (signal.SIGKILL,)),
         ]
         for clock in clocks:
             clock.daemon = True
@@ -296,7 +293,7 @@ class SrunStep:
     def _expire(self) -> None:
         job = os.environ["SLURM_JOB_ID"]
         sbatch.say(f"srun: error: *** STEP {job}.{self.part.number} CANCELLED DUE TO TIME LIMIT ***")
-        self._pass_on(signal.SIGTERM, None)
+        self._signals.send(signal.SIGTERM)
 
     def _mark(self) -> str:
         """The file that tells the job's first process of this one, which is to get signals; "" if there is no place."""

@@ -313,7 +313,7 @@ function privatePart(card, context) {
           [{ name: "reason", label: "Reason", input: { required: true, maxlength: 200 } }],
           "Show",
         );
-        if (answer) context.go(address("/app", { ...context.query, reason: answer.reason }));
+        if (answer) context.change({ reason: answer.reason });
       },
     },
     "Show, with a reason",
@@ -412,7 +412,7 @@ function joined(lines) {
 
 function outputPart(card, output, context) {
   const { find = "", stream = "" } = context.query;
-  const go = (changed) => context.go(address("/app", { ...context.query, ...changed }), { replace: true });
+  const go = (changed) => context.change(changed, { replace: true });
   const parts = (output.parts || []).filter((part) => !stream || part.stream === stream);
   const lines = linesOf(parts);
   const found = find

@@ -56,7 +56,7 @@ export const apps = {
           {
             name: field_,
             value: query[field_] ?? "",
-            onchange: (event) => context.go(to({ [field_]: event.target.value })),
+            onchange: (event) => context.change({ start: null, [field_]: event.target.value }),
           },
           options.map(([each, text]) => h("option", { value: each, key: each }, text)),
         ),
@@ -70,7 +70,7 @@ export const apps = {
           type: "search",
           value: query[field_] ?? "",
           spellcheck: "false",
-          onchange: (event) => context.go(to({ [field_]: event.target.value.trim() })),
+          onchange: (event) => context.change({ start: null, [field_]: event.target.value.trim() }),
         }),
       );
     const sorted = query.sort || "submitted";

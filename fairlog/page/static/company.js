@@ -248,9 +248,7 @@ function fairly(card, audit, fairness) {
 function statementPart(card, statement, context) {
   const { month } = context.query;
   return [
-    monthForm(month, (chosen) =>
-      context.go(address("/company", { ...context.query, name: card.company, month: chosen })),
-    ),
+    monthForm(month, (chosen) => context.change({ name: card.company, month: chosen })),
     statement?.detail
       ? h("p", { class: "empty" }, statement.detail)
       : statement

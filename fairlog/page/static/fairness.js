@@ -101,7 +101,7 @@ export const fairness = {
             "select",
             {
               value: by,
-              onchange: (event) => context.go(address("/fairness", { ...context.query, by: event.target.value })),
+              onchange: (event) => context.change({ by: event.target.value }),
             },
             ["company", "user", "department"].map((each) => h("option", { value: each, key: each }, each)),
           ),

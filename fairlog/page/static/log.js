@@ -53,7 +53,7 @@ export const log = {
   },
   draw({ card, listed, checked, audited }, context) {
     const query = context.query;
-    const to = (changed) => address("/log", { ...query, before: null, seq: null, ...changed });
+    const change = (changed) => context.change({ before: null, seq: null, ...changed });
     const typed = (field, label) =>
       h(
         "label",
@@ -63,7 +63,7 @@ export const log = {
           type: "search",
           value: query[field] ?? "",
           spellcheck: "false",
-          onchange: (event) => context.go(to({ [field]: event.target.value.trim() })),
+          onchange: (event) => change({ [field]: event.target.value.trim() }),
         }),
       );
     return [
@@ -91,7 +91,7 @@ export const log = {
             "Event",
             h(
               "select",
-              { value: query.kind ?? "", onchange: (event) => context.go(to({ kind: event.target.value })) },
+              { value: query.kind ?? "", onchange: (event) => change({ kind: event.target.value }) },
               KINDS.map((each) => h("option", { value: each, key: each }, each ? words(each) : "all")),
             ),
           ),

@@ -81,6 +81,11 @@ async function open({ quiet = false } = {}) {
       told: waiting,
       reload: () => open({ quiet: true }),
       go,
+      // In the address of now: it may have changed since the view was drawn.
+      change: (changed, how) => {
+        const now = here();
+        go(address(path, { ...(now.path === path ? now.query : query), ...changed }), how);
+      },
       redraw,
     };
     const showing = (value) => {

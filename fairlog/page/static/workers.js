@@ -68,7 +68,7 @@ export const workers = {
           "select",
           {
             value: query[field] ?? "",
-            onchange: (event) => context.go(address("/workers", { ...query, [field]: event.target.value })),
+            onchange: (event) => context.change({ [field]: event.target.value }),
           },
           options.map(([each, text]) => h("option", { value: each, key: each }, text)),
         ),

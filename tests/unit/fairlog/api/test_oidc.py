@@ -271,7 +271,7 @@ def test_the_command_line_signs_in_with_the_browser(api: Handlers, idp: Idp, mon
     class Client:
         """The client of the API, without a network in between."""
 
-        def __init__(self, *_: object, token: str) -> None:
+        def __init__(self, *_: object, token: str, **_how: object) -> None:
             assert token == ""
 
         def __enter__(self) -> Self:
