@@ -1,7 +1,7 @@
 // What each company was entitled to, and what it held, over time; the report of a file is drawn by the same parts.
 
 import { h } from "/page/dom.js";
-import { address, coreTime, decimal, duration, link, name, number, paged, plural, read } from "/page/core.js";
+import { coreTime, decimal, duration, link, name, number, paged, plural, read } from "/page/core.js";
 import { shares } from "/page/charts.js";
 import { num, numCell, table } from "/page/parts.js";
 

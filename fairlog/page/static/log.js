@@ -136,7 +136,7 @@ export const log = {
               "nav",
               { class: "pages", "aria-label": "Pages" },
               h("a", { href: address("/log", { ...query, seq: null, before: listed.before }) }, "Earlier ›"),
-              query.before ? h("a", { href: to({}) }, "Newest") : null,
+              query.before ? h("a", { href: address("/log", { ...query, before: null, seq: null }) }, "Newest") : null,
             )
           : null,
       ),
