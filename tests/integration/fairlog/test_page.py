@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -252,6 +253,16 @@ def test_apps_are_filtered_and_sorted_by_the_address(page: Page, rig: Rig) -> No
     assert page.get_by_role("columnheader", name="Cores").get_attribute("aria-sort") == "ascending"
     page.go_back()
     has(heading(page), "1 app")
+
+
+def test_a_filter_joins_those_of_the_address_though_the_view_still_shows_others(page: Page, rig: Rig) -> None:
+    show(page, rig, "/apps?reason=hold")
+    has(heading(page), "1 app")
+    page.route(re.compile("/v1/board"), lambda _: None)  # no answer comes
+    page.get_by_role("link", name="Clear").click()
+    page.get_by_label("Id contains").fill("run")
+    page.get_by_label("Id contains").press("Enter")
+    assert parse_qs(urlsplit(page.url).query) == {"text": ["run"]}
 
 
 def test_an_app_says_why_it_waits_and_what_would_help(page: Page, rig: Rig) -> None:
