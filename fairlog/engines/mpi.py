@@ -6,7 +6,7 @@ import io
 import zipfile
 from pathlib import Path
 
-from fairlog.engines import mpi_node, wire
+from fairlog.engines import mpi_node, passed_on, wire
 from fairlog.engines.keys import draw_keys
 from scheduler.model.staged import SCRIPT, digest_of, script_value
 
@@ -16,7 +16,7 @@ _MAIN = "import sys\nfrom fairlog.engines.mpi_node import main\nraise SystemExit
 def copied() -> bytes:
     """The program with all that it imports besides the standard library, as a zip file that Python runs."""
     sources = {"fairlog/__init__.py": "", "fairlog/engines/__init__.py": "", "__main__.py": _MAIN}
-    for module in (wire, mpi_node):
+    for module in (wire, passed_on, mpi_node):
         sources[module.__name__.replace(".", "/") + ".py"] = Path(str(module.__file__)).read_text(encoding="utf-8")
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as packed:
