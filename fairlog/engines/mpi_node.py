@@ -22,8 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from fairlog.engines import wire
-from fairlog.engines.passed_on import PassedOn
+from fairlog.engines import passed_on, wire
 
 if TYPE_CHECKING:
     import ssl
@@ -111,12 +110,7 @@ def _lead(ranks: int, words: Sequence[str]) -> int:
             return _refuse(str(error))
         others = OtherRanks()
         threading.Thread(target=others.serve, args=(server,), daemon=True).start()
-        signals = PassedOn()
-        signals.listen(_PASSED_ON)
-        with subprocess.Popen([*begin, *words], env={**needs, **os.environ}) as process:  # noqa: S603 (what was asked for)
-            signals.processes.append(process)
-            signals.all_have_begun()
-            code = process.wait()
+        code = passed_on.run([*begin, *words], {**needs, **os.environ}, _PASSED_ON)
         code = code if code >= 0 else 128 - code
         others.dismiss(code, len(on) - 1)
     return code

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import click
@@ -138,13 +140,17 @@ def account_remove(session: Session, *, name: tuple[str, ...]) -> int:
     """Remove accounts with their tokens; their apps stay."""
     from scheduler.model import commands  # noqa: PLC0415 (likewise)
 
+    @cache
+    def apps() -> Counter[str]:
+        return Counter(f"{app['company']}/{app['user']}" for app in session.ask("apps"))
+
     def done(account: str) -> str:
+        left = apps()[account]
+        if not left:
+            return "removed"
         company, _, user = account.partition("/")
-        left = sum((app["company"], app["user"]) == (company, user) for app in session.ask("apps"))
-        ends = (
-            f"; {counted(left, 'app')} stay{'s' * (left == 1)}, `fairlog kill --company {company} --user {user}` ends"
-        )
-        return f"removed{ends} {'it' if left == 1 else 'them'}" if left else "removed"
+        ends = f"`fairlog kill --company {company} --user {user}` ends {'it' if left == 1 else 'them'}"
+        return f"removed; {counted(left, 'app')} stay{'s' * (left == 1)}, {ends}"
 
     check_listed(name, "account", lambda: _accounts(session, None))
     return send_each(session, name, lambda each: commands.RemoveAccount(account=each), done)

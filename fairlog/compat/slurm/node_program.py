@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairlog.compat.slurm.steps import PLACES, next_of_stdin
+from fairlog.engines import passed_on
 from fairlog.engines.mpi_node import (
     AGAIN_S,
     FIRST_WORDS_S,
@@ -34,7 +35,6 @@ from fairlog.engines.mpi_node import (
     listen,
     tls_context,
 )
-from fairlog.engines.passed_on import PassedOn
 from fairlog.engines.wire import CALL, ERRORS, NOT_NOW, OUTPUT, RESULT, STOP, Frame, Frames, Outgoing, framed
 from scheduler.model.outputs import filled
 
@@ -91,12 +91,7 @@ def _lead(outputs: Sequence[str], words: Sequence[str]) -> int:
     with server, tempfile.TemporaryDirectory(prefix="fairlog-nodes-", dir=os.environ.get("FAIRLOG_SCRATCH")) as folder:
         others = FollowingNodes(Path(folder))
         threading.Thread(target=others.serve, args=(server,), daemon=True).start()
-        signals = PassedOn()
-        signals.listen(_PASSED_ON)
-        with subprocess.Popen(words, env={**os.environ, PLACES: folder}) as process:  # noqa: S603 (what was submitted)
-            signals.processes.append(process)
-            signals.all_have_begun()
-            code = process.wait()
+        code = passed_on.run(words, {**os.environ, PLACES: folder}, _PASSED_ON)
         if code == 0:
             others.dismiss(0, len(_hosts()) - 1)
     if code < 0:  # so that it is told how the script has ended
