@@ -37,7 +37,7 @@ from tests.integration.cli_rig import Shell
 from tests.waiting import HOPELESS_S, wait_until
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Locator, Page
+    from playwright.sync_api import Browser, Locator, Page, Route
 
 playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -175,6 +175,22 @@ def show(page: Page, rig: Rig, where: str) -> None:
     page.locator("main .view h1").first.wait_for()
 
 
+@contextmanager
+def held_back(page: Page, which: str) -> Iterator[list[Route]]:
+    """Requests whose address has `which` in it go on at the end of the block, and those after it as before."""
+    held: list[Route] = []
+    address = re.compile(which)
+
+    def hold(route: Route) -> None:
+        held.append(route)
+
+    page.route(address, hold)
+    try:
+        yield held
+    finally:
+        page.unroute(address)  # which lets them go on
+
+
 def row(page: Page, name: str) -> Locator:
     return page.locator("tbody tr").filter(has=page.get_by_role("rowheader").filter(has_text=name)).first
 
@@ -258,11 +274,12 @@ def test_apps_are_filtered_and_sorted_by_the_address(page: Page, rig: Rig) -> No
 def test_a_filter_joins_those_of_the_address_though_the_view_still_shows_others(page: Page, rig: Rig) -> None:
     show(page, rig, "/apps?reason=hold")
     has(heading(page), "1 app")
-    page.route(re.compile("/v1/board"), lambda _: None)  # no answer comes
-    page.get_by_role("link", name="Clear").click()
-    page.get_by_label("Id contains").fill("run")
-    page.get_by_label("Id contains").press("Enter")
-    assert parse_qs(urlsplit(page.url).query) == {"text": ["run"]}
+    with held_back(page, "/v1/board"):
+        page.get_by_role("link", name="Clear").click()
+        page.get_by_label("Id contains").fill("run")
+        page.get_by_label("Id contains").press("Enter")
+        assert parse_qs(urlsplit(page.url).query) == {"text": ["run"]}
+    has(row(page, "runs"), HOSTILE)
 
 
 def test_an_app_says_why_it_waits_and_what_would_help(page: Page, rig: Rig) -> None:
@@ -622,17 +639,13 @@ def test_the_frame_is_there_before_a_slow_view_is(rig: Rig, where: str) -> None:
     page = rig.visit()
     page.goto(rig.link())
     heading(page).wait_for()
-    held: list[Any] = []
-    page.route(re.compile("/v1/(fairness|apps/runs/card)"), lambda route: held.append(route))  # noqa: PLW0108
-    page.goto(rig.url + where)
-    place = page.get_by_role("navigation", name="Views").locator("[aria-current]")
-    has(place, "Fairness" if where == "/fairness" else "Apps")
-    has(heading(page), "Fairness" if where == "/fairness" else "runs")
-    wait_until(lambda: bool(page.title() and held), "the question of the view")
-    assert page.locator("main .view").count() == 0
-    for route in held:
-        route.continue_()
-    page.unroute(re.compile("/v1/(fairness|apps/runs/card)"))
+    with held_back(page, "/v1/(fairness|apps/runs/card)") as held:
+        page.goto(rig.url + where)
+        place = page.get_by_role("navigation", name="Views").locator("[aria-current]")
+        has(place, "Fairness" if where == "/fairness" else "Apps")
+        has(heading(page), "Fairness" if where == "/fairness" else "runs")
+        wait_until(lambda: bool(page.title() and held), "the question of the view")
+        assert page.locator("main .view").count() == 0
     page.locator("main .view h1").first.wait_for()
     page.context.close()
 
