@@ -18,7 +18,7 @@ let trouble = "";
 let playing = null;
 let speed = 10;
 let dirty = false;
-let lastLoad = 0;
+let lastLoad = 0; // when the last request began, or ended
 let refreshing = null;
 
 // Addresses
@@ -56,7 +56,7 @@ async function open({ quiet = false } = {}) {
   const { path, query, at } = here(),
     where = location.pathname + location.search;
   loading?.abort();
-  const control = (loading = new AbortController());
+  loading = null;
   if (!page.session) return login();
   if (at === undefined) page.at = null;
   else if (/^\d{1,15}$/.test(at)) page.at = Number(at);
@@ -67,6 +67,7 @@ async function open({ quiet = false } = {}) {
     );
   const view = viewOf(path);
   if (!view) return failed(new Problem(404, "NotFound", `the page has no view at ${path}`), path);
+  const control = (loading = new AbortController());
   lastLoad = Date.now();
   dirty = false;
   const fresh = shown?.path !== path || shown?.at !== page.at || JSON.stringify(shown.query) !== JSON.stringify(query);
@@ -117,6 +118,9 @@ async function open({ quiet = false } = {}) {
   } finally {
     clearTimeout(late);
     if (loading === control) {
+      loading = null;
+      lastLoad = Date.now();
+      if (dirty) refresh();
       document.body.classList.remove("late");
       waiting("");
     }
@@ -456,12 +460,13 @@ function follow() {
     page.head = news.seq;
     if (page.at !== null || playing) return grown && sliding === null ? drawTime() : undefined;
     if (sliding === null) drawTime();
-    if (!shown) return back ? open() : undefined;
+    if (back) return open({ quiet: shown !== null }); // what was asked before may never be answered
+    if (!shown) return;
     const { topics, still } = shown.view;
     const touched = news.topics === null || topics.some((topic) => news.topics.includes(topic));
     const mine = !shown.view.app || news.apps === null || news.apps.includes(shown.query.id);
     const late = still && Date.now() - lastLoad > STILL_MS; // what no event of the log tells, such as the end of a task
-    if (back || (touched && mine && grown) || late) refresh();
+    if ((touched && mine && grown) || late) refresh();
     else if (trouble) draw();
   });
   stream.addEventListener("end", (event) => {
@@ -499,14 +504,17 @@ function behind(why) {
   if (shown) draw();
 }
 
-/** Ask for the view again, not more often than once in `LEAST_MS`, and only while somebody looks. */
+/**
+ * Ask for the view again, not more often than once in `LEAST_MS`, once the answer before is there, and only while
+ * somebody looks.
+ */
 function refresh() {
   dirty = true;
   if (document.hidden || refreshing) return;
   refreshing = setTimeout(
     () => {
       refreshing = null;
-      if (dirty && page.at === null && !document.hidden) open({ quiet: true });
+      if (dirty && !loading && page.at === null && !document.hidden) open({ quiet: true });
     },
     Math.max(0, lastLoad + LEAST_MS - Date.now()),
   );

@@ -407,6 +407,19 @@ def test_what_happens_elsewhere_comes_by_itself_and_moves_nothing_else(page: Pag
     assert page.evaluate("[...document.querySelectorAll('tbody tr')].some((row) => row.marked)"), "rows stay"
 
 
+def test_an_answer_that_takes_long_is_shown_though_more_happens_meanwhile(page: Page, rig: Rig) -> None:
+    show(page, rig, "/apps")
+    with held_back(page, "/v1/board") as held:
+        rig.submit("asked-for", cores=8, tasks=8)
+        wait_until(lambda: bool(page.title() and held), "the view to be asked for again")
+        before = page.locator(".printed").inner_text(), len(held)
+        rig.submit("came-meanwhile", cores=8, tasks=8)
+        playwright.expect(page.locator(".printed")).not_to_have_text(before[0], timeout=PATIENCE_MS)
+        page.wait_for_timeout(1500)  # longer than there is between two questions
+        assert len(held) == before[1]
+    has(page.locator("tbody"), "came-meanwhile")
+
+
 def test_a_company_sees_its_queue_its_statement_and_whether_it_was_treated_fairly(page: Page, rig: Rig) -> None:
     show(page, rig, "/company?name=acme")
     has(page.locator(".facts").first, "8 cores, 16 GiB")
