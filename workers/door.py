@@ -24,7 +24,8 @@ class Registrant(msgspec.Struct, frozen=True):
     """The process that registered a worker, on which host; with its start time, a reused process id differs.
 
     `isolation` says what keeps the limits of its tasks (`workers.machine.isolation`). `api`: it works through API
-    servers, which say so; what it says itself does not count.
+    servers, which say so; what it says itself does not count. Unlike what else is said here, it is kept in the store,
+    where older versions read it: they pass over fields that they do not know.
     """
 
     pid: int
@@ -52,7 +53,7 @@ class Held(NamedTuple):
     visited: Sequence[str] = ()
 
 
-class Ended(msgspec.Struct, frozen=True, omit_defaults=True):
+class Ended(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """How an executor or driver ended, as its exit note says (`ExitNote`)."""
 
     executor: str
@@ -97,7 +98,7 @@ class Holding(msgspec.Struct, frozen=True):
     beat_ms: int = 0
 
 
-class Registering(msgspec.Struct, frozen=True):
+class Registering(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A worker's offer (`RegisterWorker`) and the process that registers it."""
 
     registrant: Registrant
@@ -122,7 +123,7 @@ def registering(offer: RegisterWorker, registrant: Registrant) -> Registering:
     return Registering(registrant=registrant, **about)
 
 
-class Reports(msgspec.Struct, frozen=True, omit_defaults=True):
+class Reports(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """Executors that were started, and executors and drivers that have ended."""
 
     started: list[str] = []
@@ -146,7 +147,7 @@ class Begun(msgspec.Struct, frozen=True):
     unreadable: str = ""
 
 
-class StepRequest(msgspec.Struct, frozen=True):
+class StepRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A step: its number (`Worklist.step`), how many tasks are wanted, and the ended tasks."""
 
     turn: str
@@ -158,7 +159,7 @@ Unused = tuple[str, int]
 """What an executor does not use, `cores` or `GPUs`, and for how long (s)."""
 
 
-class OutputTails(msgspec.Struct, frozen=True):
+class OutputTails(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The output tails of running tasks as base64; that of a driver or a program is of task 0.
 
     `unwritten` bytes of output are not in the worker's files, as its disk does not take them; `why` is the reason.
@@ -179,7 +180,7 @@ class Kept(msgspec.Struct, frozen=True):
     granted: bool
 
 
-class Backlog(msgspec.Struct, frozen=True, omit_defaults=True):
+class Backlog(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """The backlog of an elastic app, or of one whose tasks prefer hosts, as one of its executors knows it.
 
     `preferring_tasks` of the waiting tasks prefer hosts; `prefer`: host -> how many prefer it, None = it does not say.
@@ -192,7 +193,7 @@ class Backlog(msgspec.Struct, frozen=True, omit_defaults=True):
     prefer: dict[str, int] | None = None
 
 
-class AppEnd(msgspec.Struct, frozen=True):
+class AppEnd(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How the tasks of an app have ended."""
 
     reason: Literal["finished", "failed"]
@@ -205,7 +206,7 @@ class Visited(msgspec.Struct, frozen=True):
     visits: list[Visit]
 
 
-class Finish(msgspec.Struct, frozen=True):
+class Finish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whether an executor that ends returns its running tasks to the queue."""
 
     put_back: bool

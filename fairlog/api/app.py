@@ -385,6 +385,7 @@ class Door:
         session = self.session(request)
         if session is None:
             raise NotAuthenticated("nobody is logged in; log in with a token")
+        await check_no_body(request)
         if route.name == "logOut":
             await self.run(session.who, partial(self.ended.add, session.id), "reads")
             answer = json_answer({})

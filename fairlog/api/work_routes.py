@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 import msgspec
 from anyio import to_thread
 
-from fairlog.api.exchange import json_answer, question, token_of, typed_body, values_of
+from fairlog.api.exchange import check_no_body, json_answer, question, token_of, typed_body, values_of
 from fairlog.api.routes import Answering
 from fairlog.api.work import Bells, Questions
 from scheduler.service.addresses import MAILBOX_VARIABLE
@@ -57,10 +57,12 @@ class WorkRoutes:
         who = partial(work.caller, token_of(request), worker, executor, **asks)
         caller = who()
         self._door.rates.charge_worker(worker)
-        values, body = values_of(route.params, request), await typed_body(request)
+        values = values_of(route.params, request)
+        if not route.reads:
+            await check_no_body(request)
         if route.tells == Holding.__name__:
             return await self._grants(who, caller, **values)
-        asked: tuple[Any, ...] = (question(body, getattr(structs, route.reads)),) if route.reads else ()
+        asked = (question(await typed_body(request), getattr(structs, route.reads)),) if route.reads else ()
         operation = cast("Callable[[Answering], Callable[..., object]]", route.handler)(self._door)
 
         def call() -> object:

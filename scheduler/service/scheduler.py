@@ -17,6 +17,7 @@ from redis.exceptions import RedisError
 from scheduler.model.commands import (
     BATCH,
     NEVER_SENT,
+    ChangeCompany,
     Command,
     LoseOwner,
     LoseWorker,
@@ -32,6 +33,7 @@ from scheduler.model.errors import (
     NotAllowed,
     NotSigned,
     StaleLog,
+    UnknownCompany,
     refusal_of,
 )
 from scheduler.model.events import EditionChanged, MasterElected, RefusalsOmitted
@@ -374,6 +376,7 @@ class Scheduler:
             received = self._received(body, by, turn.at)
             try:
                 self._accepts(received)
+                _check_is_there(self.state, received)
             except CommandRejected:
                 if self.state.closed:  # whoever may not send it learns nothing of this host
                     command = received
@@ -407,6 +410,7 @@ class Scheduler:
         except CommandRejected:
             if self.state.closed:
                 permit(self.state, said, by, at)
+            _check_is_there(self.state, said)
             raise
         return command
 
@@ -474,6 +478,15 @@ class Scheduler:
 
     def _store_time_ms(self) -> int:
         return clock_ms(self.store.time())
+
+
+def _check_is_there(state: ClusterState, command: Command) -> None:
+    """Raises: UnknownCompany for a change of a company that there is not, whatever else is wrong with the change.
+
+    Checked when a command arrives, never by `decide`, which in logs of earlier versions looked at the quota first.
+    """
+    if isinstance(command, ChangeCompany) and command.company not in state.companies:
+        raise UnknownCompany(command.company[:80])
 
 
 def _size(messages: Iterable[Message]) -> int:

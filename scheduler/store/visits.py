@@ -113,7 +113,7 @@ class Reply(msgspec.Struct, frozen=True):
     full: bool = False
 
 
-class Report(msgspec.Struct, frozen=True):
+class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What an executor says: chunks of output from number `first`, and that it has `after` chunks of the input."""
 
     visit: Annotated[str, msgspec.Meta(max_length=64)]

@@ -266,6 +266,20 @@ def test_what_takes_no_body_ignores_none(api: Handlers) -> None:
     run(api, story)
 
 
+def test_a_change_of_an_unknown_company_is_told_so_before_what_is_wrong_with_it(api: Handlers) -> None:
+    async def story(client: httpx.AsyncClient) -> None:
+        changes: list[dict[str, object]] = [{"cores": 1}, {"part": "x"}, {}, {"borrow": True}]
+        for change in changes:
+            refused = await client.patch("/v1/companies/nope", json=change)
+            check_problem(refused, 404, "UnknownCompany")
+            assert refused.json()["detail"].startswith("no company 'nope' is registered")
+        adds, changes_it = to_builtins(ACME), {"type": "ChangeCompany", "company": "acme", "borrow": True}
+        both = (await client.post("/v1/commands", json={"commands": [adds, changes_it]})).json()["answers"]
+        assert all("seq" in each for each in both), both
+
+    run(api, story)
+
+
 def test_a_change_that_states_nothing_changes_no_quota(api: Handlers) -> None:
     async def story(client: httpx.AsyncClient) -> None:
         await client.post("/v1/companies", json={"company": "acme", "part": "1/4", "borrow": True})

@@ -18,6 +18,7 @@ from redis.exceptions import ConnectionError as StoreError
 from fairlog.api.app import Door, make_app
 from fairlog.api.feed import Feed
 from fairlog.api.handlers import Handlers
+from fairlog.api.routes import ROUTES
 from fairlog.api.work import Caller, Questions
 from scheduler.model.commands import (
     AddAccount,
@@ -156,6 +157,36 @@ def test_tokens_of_one_worker_do_nothing_with_what_is_not_its_own(world: World, 
         ("finish", {"put_back": True}),
     ):
         refused(world.ask("POST", f"{path}/{what}", token, body), 403)
+    assert world.facts() == before
+
+
+def test_what_a_worker_says_beyond_what_is_asked_is_refused_by_name(world: World) -> None:
+    """Of every route of workers: an unknown field, also within what is listed, and a body where none is taken."""
+    own, before = "/v1/workers/w1", world.facts()
+    of_grant = f"{own}/executors/ann-1.0"
+    ended = {"executor": "ann-1.0", "reason": "failed", "exit_code": 1}
+    bodies: dict[str, dict[str, Any]] = {
+        "workerInvited": register("w1"),
+        "workerRegister": register("w1"),
+        "workerReports": {},
+        "executorStep": BEGIN,
+        "executorOutput": {},
+        "executorBacklog": {"waiting": 1, "running": 1, "idle": False},
+        "executorEndApp": {"reason": "failed"},
+        "executorAttend": {"visit": "v"},
+        "executorFinish": {"put_back": True},
+    }
+    for route in ROUTES:
+        if route.answer != "work":
+            continue
+        path = route.path.format(worker="w1", executor="ann-1.0")
+        token = world.grant("w1", "ann-1.0") if path.startswith(of_grant) else world.of("w1")
+        told = refused(world.ask(route.method, path, token, {**bodies.get(route.name, {}), "colour": "red"}), 400)
+        takes_none = f"{route.method} {path} takes no body; leave it out"
+        assert ("unknown field `colour`" in told) if route.reads else (told == takes_none)
+        assert bool(route.reads) == (route.name in bodies)
+    told = refused(world.ask("POST", f"{own}/reports", world.of("w1"), {"ended": [{**ended, "colour": "red"}]}), 400)
+    assert "unknown field `colour`" in told
     assert world.facts() == before
 
 
