@@ -346,8 +346,19 @@ def _id(app: Named) -> str:
     return str(app) if isinstance(app, str | int) else app.app
 
 
-_EXECUTORS = ("executors", "max_executors", "num_executors")
-"""What the number of executors is called elsewhere."""
+_ELSEWHERE = {
+    **dict.fromkeys(("executors", "max_executors", "num_executors"), "executor_limit"),
+    **dict.fromkeys(("cpu", "cpus", "num_cpus", "num_cores"), "cores"),
+    **dict.fromkeys(("mem", "memory", "memory_mb", "ram"), "memory_per_task_mb"),
+    **dict.fromkeys(("gpu", "gpus", "num_gpus", "resources"), "task_resources"),
+    **dict.fromkeys(("runtime", "timeout", "walltime"), "max_runtime_s"),
+    **dict.fromkeys(("queue", "tenant"), "company"),
+    **dict.fromkeys(("folder", "workdir"), "cwd"),
+    **dict.fromkeys(("count", "num_tasks"), "tasks"),
+    "labels": "require",
+    "max_retries": "retries",
+}
+"""What fields are called elsewhere."""
 
 
 def _fields(command: str | Sequence[str], fields: Mapping[str, Any], env: Mapping[str, str]) -> dict[str, Any]:
@@ -383,7 +394,7 @@ def _check_fields(fields: Mapping[str, Any]) -> None:
     known = SubmitApp.__struct_fields__
     for name in fields:
         if name not in known:
-            near = ["executor_limit"] if name in _EXECUTORS else get_close_matches(name, known, 1)
+            near = [_ELSEWHERE[name]] if name in _ELSEWHERE else get_close_matches(name, known, 1)
             hint = f"give {near[0]}" if near else "help(fairlog.SubmitApp) lists the fields"
             raise InvalidCommand(f"an app has no field {name!r}; {hint}")
     if fields.get("gang") and not fields.get("executor_program"):

@@ -455,6 +455,8 @@ class Agent:
         notify(READY)
         running = len(self._running)
         _log.info("registered", worker=offer.worker, cores=offer.cores, memory_mb=offer.memory_mb, running=running)
+        if offer.smallness is not None:
+            _log.warning("the offer is small", worker=offer.worker, reason=offer.smallness)
         if offer.oddity is not None:
             _log.warning("part of the offer may stay unused", worker=offer.worker, reason=offer.oddity)
         if offer.launcher != "plain" and (nameless := unknown(gpus_of(offer.resources))):

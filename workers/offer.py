@@ -14,10 +14,13 @@ import psutil
 from pydantic import BaseModel, ConfigDict
 
 from scheduler.model.errors import FairlogError
+from scheduler.model.text import counted
 from workers.health import Check
 from workers.sandbox import CellSettings
 from workers.token import Terms
 
+SMALLEST_CORES, SMALLEST_MB = 4, 2048
+"""The default size of a smallest executor."""
 _MEMORY_STEP_MB = 512
 _DISCOVERY_S = 60
 """How long a discovery command may take."""
@@ -41,6 +44,7 @@ class Offer(BaseModel):
     - `health`: the operator's check, which decides whether the worker takes work (semantics W11).
     - `drain`: when asked to stop, the agent waits until everything has ended, then removes the worker.
     - `any_cores`, `any_memory`: nobody has stated it, so that an invitation may lower it.
+    - `most`: the cores and the memory (MiB) that its invitation allows, None if it allows anything.
     - `resources`: kind -> addresses that it offers (semantics R1).
     - `labels`: what people and apps know it by; `taints`: what apps must tolerate (semantics P9).
     - `launcher`: where tasks run (`workers.launchers`); `cells`: what they find there.
@@ -58,6 +62,7 @@ class Offer(BaseModel):
     memory_mb: int
     any_cores: bool = False
     any_memory: bool = False
+    most: tuple[int, int] | None = None
     resources: dict[str, tuple[str, ...]] = {}
     labels: dict[str, str] = {}
     taints: tuple[str, ...] = ()
@@ -77,7 +82,14 @@ class Offer(BaseModel):
             return self
         cores = min(self.cores, terms.offer.cores) if self.any_cores else self.cores
         memory_mb = min(self.memory_mb, terms.offer.memory_mb) if self.any_memory else self.memory_mb
-        return self.model_copy(update={"cores": cores, "memory_mb": memory_mb})
+        return self.model_copy(
+            update={"cores": cores, "memory_mb": memory_mb, "most": (terms.offer.cores, terms.offer.memory_mb)}
+        )
+
+    @property
+    def smallness(self) -> str | None:
+        """As `smallness`, of this offer."""
+        return smallness(self.cores, self.memory_mb, self.most)
 
     @property
     def oddity(self) -> str | None:
@@ -88,6 +100,18 @@ class Offer(BaseModel):
         if self.memory_mb % _MEMORY_STEP_MB:
             odd.append(f"{self.memory_mb} MiB are not a multiple of {_MEMORY_STEP_MB}")
         return f"{' and '.join(odd)}: part of the offer may stay unused" if odd else None
+
+
+def smallness(cores: int, memory_mb: int, most: tuple[int, int] | None = None) -> str | None:
+    """That an offer is less than a smallest executor has by default, in a sentence; None if it is not."""
+    if cores >= SMALLEST_CORES and memory_mb >= SMALLEST_MB:
+        return None
+    bound = most is not None and (cores == most[0] < SMALLEST_CORES or memory_mb == most[1] < SMALLEST_MB)
+    return (
+        f"{counted(cores, 'core')} and {memory_mb} MiB are less than the default size of the smallest executor "
+        f"({SMALLEST_CORES} cores, {SMALLEST_MB} MiB); "
+        f"{'its invitation allows no more' if bound else 'offer more with --cores and --memory'}"
+    )
 
 
 def default_run_dir() -> Path:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from difflib import get_close_matches
 from typing import Any
 
@@ -167,6 +167,83 @@ _LIKE = {
     "shares": ("SSHARE",),
 }
 """The verbs, and the commands of Slurm whose tables of options people may have in mind."""
+
+_CORES = ("--cores", "--cores-per-task")
+_MEMORY = ("--memory", "--memory-per-task")
+_ADDRESSES = ("--resource", "--task-resource")
+_FOLDER = ("--chdir", "--data")
+_PLACE = ("--api", "--store")
+_LISTENS = ("--listen",)
+_RUNS_FOR = ("--max-runtime", "--max-max-runtime", "--lifetime")
+_OFTEN = ("--tasks", "--instances", "--workers")
+SAME_MEANING = {
+    "address": (*_LISTENS, *_PLACE),
+    "admin": ("--role",),
+    "bind": _LISTENS,
+    "count": _OFTEN,
+    "cpu": _CORES,
+    "cpus": _CORES,
+    "cwd": _FOLDER,
+    "dir": _FOLDER,
+    "directory": _FOLDER,
+    "environment": ("--env",),
+    "expires": ("--lifetime",),
+    "expiry": ("--lifetime",),
+    "gpu": _ADDRESSES,
+    "gpus": _ADDRESSES,
+    "instances": _OFTEN,
+    "max-cores": _CORES,
+    "mem": _MEMORY,
+    "memory": _MEMORY,
+    "metrics-port": ("--metrics",),
+    "name": ("--id",),
+    "ncpus": _CORES,
+    "nodes": ("--workers",),
+    "num-cores": _CORES,
+    "num-cpus": _CORES,
+    "num-executors": ("--executors",),
+    "num-tasks": ("--tasks",),
+    "num-workers": ("--workers",),
+    "port": _LISTENS,
+    "project": ("--company",),
+    "queue": ("--company",),
+    "ram": _MEMORY,
+    "replicas": ("--replicas", *_OFTEN),
+    "server": _PLACE,
+    "tenant": ("--company",),
+    "timeout": _RUNS_FOR,
+    "total-executor-cores": _CORES,
+    "ttl": ("--lifetime",),
+    "url": _PLACE,
+    "username": ("--user",),
+    "vcpus": _CORES,
+    "walltime": _RUNS_FOR,
+    "workdir": _FOLDER,
+    "working-dir": _FOLDER,
+}
+"""Names that people try for what verbs call otherwise, of which the first that a verb has is meant."""
+
+
+def unknown_option(error: click.NoSuchOption) -> str:
+    """That there is no such option, and which was meant: by its meaning, then by its name, the nearest first.
+
+    What Slurm calls so comes before either: it is no guess.
+    """
+    said = f"No such option '{error.option_name}'"
+    if error.ctx is None:
+        return said
+    if elsewhere := option_elsewhere(error):
+        return f"{said}: {elsewhere}"
+    shown = [each for each in error.ctx.command.params if isinstance(each, click.Option) and not each.hidden]
+    here = [each for option in shown for each in (*option.opts, *option.secondary_opts)]
+    near = nearest_options(error.option_name, here)
+    return f"{said}. Did you mean {' or '.join(near)}?" if near else said
+
+
+def nearest_options(name: str, here: Collection[str]) -> list[str]:
+    """Of the options `here`, the one that means what the name does, or up to three of like names, the nearest first."""
+    meant = [each for each in SAME_MEANING.get(name.lstrip("-"), ()) if each in here]
+    return meant[:1] or get_close_matches(name, here, 3)
 
 
 def option_elsewhere(error: click.NoSuchOption) -> str:

@@ -12,7 +12,6 @@ import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from difflib import get_close_matches
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +19,7 @@ from typing import Any, NamedTuple
 import click
 from click.core import augment_usage_errors
 
+from fairlog.cli.groups import nearest_options, unknown_option
 from fairlog.cli.params import file_text, read_folder
 from fairlog.cli.render import say
 from scheduler.model.errors import InvalidCommand
@@ -155,6 +155,8 @@ class JobCommand(click.Command):
                 if isinstance(option, click.Option) and option.name in said:
                     with augment_usage_errors(ctx, param=option):
                         option.process_value(ctx, said[option.name])
+        except click.NoSuchOption as error:
+            raise click.UsageError(f"{where}: {unknown_option(error)}", ctx) from None
         except click.UsageError as error:
             raise click.UsageError(f"{where}: {error.format_message()}", ctx) from None
         return said
@@ -167,7 +169,7 @@ class JobCommand(click.Command):
             name = f"--{key.replace('_', '-')}"
             option = known.get(name)
             if option is None:
-                near = get_close_matches(name, known, 1)
+                near = nearest_options(name, known)
                 meant = (
                     f"did you mean {near[0][2:]}?" if near else "the names are those of the options of `fairlog submit`"
                 )

@@ -18,7 +18,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from fairlog.cli.advised import advised
-from fairlog.cli.groups import ELSEWHERE, VerbGroup, option_elsewhere
+from fairlog.cli.groups import ELSEWHERE, VerbGroup, unknown_option
 from fairlog.cli.printed import leave_stdout, only_printable, open_standard_streams, spoken
 from fairlog.cli.target import Target, target_options
 from fairlog.cli.times import localized
@@ -274,13 +274,12 @@ def _say(error: click.ClickException) -> None:
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         error.show()
         return
-    text = " ".join(error.format_message().split())
-    if isinstance(error, click.NoSuchOption) and (meant := option_elsewhere(error)):
-        text = f"No such option '{error.option_name}': {meant}"
+    text = unknown_option(error) if isinstance(error, click.NoSuchOption) else error.format_message()
+    text = " ".join(text.split())
     if isinstance(error, click.NoSuchOption | click.UsageError) and error.ctx is not None:
         more = f"`{error.ctx.command_path} --help`"
-        if text.endswith(("?", "?)")):
-            text = f"{text.replace('(Did', 'Did').rstrip(')')} {more} lists all"
+        if text.endswith("?"):
+            text = f"{text} {more} lists all"
         elif more not in text:
             text = f"{text.rstrip('.')}; see {more}"
         text = _whole(text)

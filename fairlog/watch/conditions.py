@@ -388,7 +388,10 @@ def _start_worker(around: Around) -> str:
     api = "start an API server first, since workers may run and reach none: `fairlog api`; else " * bool(
         around.unserved
     )
-    return f"{api}start one with `fairlog worker`"
+    return (
+        f"{api}start one with `fairlog worker`; one that was removed comes back once its agent is started again, by "
+        "`systemctl restart fairlog-worker` on its host, or that of an up by `fairlog down` and `fairlog up --detach`"
+    )
 
 
 def _deviation(_: ClusterState, around: Around) -> Holds:

@@ -56,9 +56,7 @@ if TYPE_CHECKING:
     from workers.health import Check
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-_SMALLEST_CORES = 4
 _HEALTH_EVERY_S = 60
-_SMALLEST_MB = 2048
 MAX_PORT = 65535
 _EVERY_ADDRESS = ("", "0.0.0.0", "::")  # noqa: S104 (to be refused)
 
@@ -160,7 +158,13 @@ def up(target: Target, /, *, detach: bool, data: Path | None, cluster: str | Non
     """
     from fairlog.local.up import UpPlan, run_up, start_detached  # noqa: PLC0415 (the other verbs need none of it)
     from workers.machine import plain_note  # noqa: PLC0415 (likewise)
-    from workers.offer import default_cores, default_memory_mb  # noqa: PLC0415 (likewise)
+    from workers.offer import (  # noqa: PLC0415 (likewise)
+        SMALLEST_CORES,
+        SMALLEST_MB,
+        default_cores,
+        default_memory_mb,
+        smallness,
+    )
 
     if target.store is not None:
         raise click.UsageError("`up` runs its own store: leave out --store, and unset FAIRLOG_STORE")
@@ -178,8 +182,8 @@ def up(target: Target, /, *, detach: bool, data: Path | None, cluster: str | Non
         cluster=cluster or target.cluster or "default",
         masters=asked["masters"],
         workers=asked["workers"],
-        cores=asked["cores"] or max(_SMALLEST_CORES, default_cores() // each // 2 * 2),
-        memory_mb=asked["memory"] or max(_SMALLEST_MB, default_memory_mb() // each // 512 * 512),
+        cores=asked["cores"] or max(SMALLEST_CORES, default_cores() // each // 2 * 2),
+        memory_mb=asked["memory"] or max(SMALLEST_MB, default_memory_mb() // each // 512 * 512),
         metrics=asked["metrics"],
         spark_rest=asked["beside"],
     )
@@ -187,21 +191,13 @@ def up(target: Target, /, *, detach: bool, data: Path | None, cluster: str | Non
     check_own_keys(plan.data)
     if note := plain_note():
         render.say(note)
-    if plan.workers:
-        _note_a_small_offer(plan.cores, plan.memory_mb)
+    if plan.workers and (small := smallness(plan.cores, plan.memory_mb)):
+        render.say(f"note: {small}")
     if detach:
         started = start_detached(plan)
         render.tell(f"fairlog is up (process {started.pid}); data in {started.data}; `fairlog down` stops it")
     else:
         run_up(plan, _reporter())
-
-
-def _note_a_small_offer(cores: int, memory_mb: int) -> None:
-    if cores < _SMALLEST_CORES or memory_mb < _SMALLEST_MB:
-        render.say(
-            f"note: {counted(cores, 'core')} and {memory_mb} MiB are less than the default size of the smallest "
-            f"executor ({_SMALLEST_CORES} cores, {_SMALLEST_MB} MiB); offer more with --cores and --memory"
-        )
 
 
 @click.command()
@@ -578,7 +574,6 @@ def worker(
     ]
     for offer in offers:
         check_identifier("the worker id, by --id or else the name of the host,", offer.worker)
-    _note_a_small_offer(offers[0].cores, offers[0].memory_mb)
     live_as(place.address, place.cluster, [f"worker {offer.worker}" for offer in offers])
     run_agent(place.address, place.cluster, offers, place.keyring, place.token)
 

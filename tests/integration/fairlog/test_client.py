@@ -208,6 +208,8 @@ def test_a_gang_is_submitted_by_either_client() -> None:
             client.submit(words, company="acme", user="ann", gang=True)
         for wrong, why in (
             ({"executors": 2}, "^an app has no field 'executors'; give executor_limit$"),
+            ({"cpus": 2}, "^an app has no field 'cpus'; give cores$"),
+            ({"timeout": 60}, "^an app has no field 'timeout'; give max_runtime_s$"),
             ({"executor_core": 2}, "^an app has no field 'executor_core'; give executor_cores$"),
             ({"colour": "red"}, r"^an app has no field 'colour'; help\(fairlog.SubmitApp\) lists the fields$"),
         ):

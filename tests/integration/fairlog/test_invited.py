@@ -7,6 +7,7 @@ import re
 import shlex
 import socket
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -68,6 +69,11 @@ def command(shell: Shell, line: str, name: str) -> Service:
     return Service(shell, *words, name=name)
 
 
+def is_told(worker: Service, what: str) -> bool:
+    """Whether its log says so."""
+    return what in worker.log.read_text()
+
+
 @pytest.fixture
 def site(servers: Servers, tmp_path: Path) -> Iterator[Site]:
     operator = Shell(tmp_path / "operator")
@@ -109,6 +115,8 @@ def test_a_worker_joins_as_the_page_says_and_again_when_it_is_restarted(site: Si
         with command(w7, join, f"worker-{start}") as worker:
             worker.hear("READY=1")
             assert site.offers() == {"w7": (1, "alive")}
+            wait_until(partial(is_told, worker, "its invitation allows no more"), "what it says of its offer")
+            assert not is_told(worker, "offer more with")
     spent = site.refused(site.machine("elsewhere"), "w7.invitation")
     assert "an operator invites it with `fairlog worker invite ID`" in spent.err
     named = site.refused(site.machine("elsewhere"), "w7.invitation", "--id", "w7")

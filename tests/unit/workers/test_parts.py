@@ -45,6 +45,7 @@ from workers.program import why_not_started
 from workers.rundir import ExitNote, Holder, RunDir
 from workers.sandbox import CellSettings
 from workers.supervisor import REFUSED
+from workers.token import Most, Terms
 
 
 @pytest.fixture
@@ -243,6 +244,24 @@ def test_an_offer_of_which_a_part_may_stay_unused_says_so() -> None:
     assert make_offers(cores=8, memory_mb=4096)[0].oddity is None
     assert make_offers(cores=7, memory_mb=4000)[0].oddity == (
         "7 is not an even number of cores and 4000 MiB are not a multiple of 512: part of the offer may stay unused"
+    )
+
+
+def test_an_offer_that_is_small_says_so_once_its_invitation_is_known() -> None:
+    """The machine's own size is not the offer: what is lowered by the invitation cannot be raised by options."""
+
+    def said(terms: Terms, **offered: int) -> str | None:
+        return make_offers(**offered)[0].within(terms).smallness
+
+    anything = Terms()
+    assert said(anything, cores=4, memory_mb=2048) is None
+    small = "2 cores and 4096 MiB are less than the default size of the smallest executor (4 cores, 2048 MiB); "
+    assert said(anything, cores=2, memory_mb=4096) == f"{small}offer more with --cores and --memory"
+    assert said(Terms(offer=Most(2, 65536)), cores=2, memory_mb=4096) == f"{small}its invitation allows no more"
+    assert said(Terms(offer=Most(16, 65536)), cores=2, memory_mb=4096) == f"{small}offer more with --cores and --memory"
+    assert said(Terms(offer=Most(8, 1024)), cores=8, memory_mb=1024) == (
+        "8 cores and 1024 MiB are less than the default size of the smallest executor (4 cores, 2048 MiB); its "
+        "invitation allows no more"
     )
 
 

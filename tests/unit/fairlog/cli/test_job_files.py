@@ -160,6 +160,8 @@ def test_an_array_says_how_many_tasks_there_are() -> None:
         ({"j": "cores = 4"}, ["--file", "j"], "Missing argument"),
         ({"j": 'command = ""'}, ["--file", "j"], "j: the command is empty"),
         ({"j.sh": "#FAIRLOG --croes 4\n"}, ["j.sh"], "line 1 of j.sh: No such option '--croes'"),
+        ({"j.sh": "#FAIRLOG --cpus 4\n"}, ["j.sh"], "No such option '--cpus'. Did you mean --cores?"),
+        ({"j": "cpus = 4"}, ["--file", "j", "true"], "j: there is no 'cpus'; did you mean cores?"),
         (
             {"j.sh": "#!/bin/sh\n#FAIRLOG cores 4\n"},
             ["./j.sh"],

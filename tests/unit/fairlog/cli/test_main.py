@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from fairlog.cli.choice import Choice, chosen_apps
-from fairlog.cli.groups import NOT_HERE, OPTIONS_ELSEWHERE
+from fairlog.cli.groups import NOT_HERE, OPTIONS_ELSEWHERE, SAME_MEANING
 from fairlog.cli.main import VERBS, cli
 from scheduler.rules.simulate import run_scenario
 from tests.docs.cli_page import verbs
@@ -339,6 +339,32 @@ def test_a_variable_narrows_what_is_chosen_and_chooses_nothing_by_itself(monkeyp
         assert shell.invoke(verb, arguments).exit_code == 0
     state, named, both = taken
     assert (state.filter.company, named.filter.company, both.filter.company) == ("acme", None, "bolt")
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        ("submit --cpus 2 -- true", "'--cpus'. Did you mean --cores? `fairlog submit --help` lists all"),
+        ("submit --ram 2G -- true", "'--ram'. Did you mean --memory-per-task? "),
+        ("submit --tenant acme -- true", "'--tenant'. Did you mean --company? "),
+        ("submit --comapny acme -- true", "'--comapny'. Did you mean --company or --comment? "),
+        ("submit --nonsense-of-mine -- true", "'--nonsense-of-mine'; see `fairlog submit --help`"),
+        ("worker --gpu 0", "'--gpu'. Did you mean --resource? "),
+        ("worker --hostname w", "'--hostname'. Did you mean --host? "),
+        ("up --mem 4G", "'--mem'. Did you mean --memory? "),
+        ("token new a/b --ttl 3h", "'--ttl'. Did you mean --lifetime? "),
+        ("api --port 80", "'--port'. Did you mean --listen? "),
+        ("apps --filter x", "'--filter'. Did you mean --cluster? "),
+    ],
+)
+def test_an_unknown_option_is_answered_by_the_one_of_its_meaning_then_by_the_nearest(typed: str, told: str) -> None:
+    said = run(*typed.split()).stderr
+    assert said.startswith(f"Error: No such option {told}"), said
+
+
+def test_every_meaning_of_an_option_is_one_that_a_verb_has() -> None:
+    every = {name for _, command in verbs() for param in command.params for name in param.opts}
+    assert {each for meant in SAME_MEANING.values() for each in meant} <= every
 
 
 def test_options_of_slurm_are_answered_by_naming_ours_or_why_there_is_none() -> None:

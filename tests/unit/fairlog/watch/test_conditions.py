@@ -415,7 +415,7 @@ def test_no_agent_is_to_be_started_again_before_an_api_server_answers() -> None:
         return found(state, GOOD._replace(unserved=unserved))[-1].do
 
     assert advice(lost, None).startswith("start its agent again, `fairlog worker --id w0`")
-    assert advice(alone, None) == "start one with `fairlog worker`"
+    assert advice(alone, None).startswith("start one with `fairlog worker`; one that was removed comes back once ")
     for state in (lost, alone):
         assert advice(state, Unserved(NOW, 0)).startswith("start an API server first")
     assert "`fairlog worker --id w0`" in advice(lost, Unserved(NOW, 0))
@@ -691,7 +691,7 @@ def test_advice_names_commands_and_pages_that_there_are(condition: Condition) ->
             program, *words = command.split()
             if program == "fairlog":
                 assert words[0] in VERBS, command
-            elif program == "journalctl":
+            elif program in {"journalctl", "systemctl"}:
                 assert (ROOT / "deploy/systemd" / f"{words[-1]}.service").is_file(), command
             else:
                 assert program in {"INFO", "CONFIG", "ACL"}, command
