@@ -15,7 +15,7 @@ from contextlib import suppress
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, get_args
 from uuid import uuid4
 
 from msgspec import convert
@@ -35,6 +35,7 @@ from scheduler.model.commands import CancelTask, Command, KillApp, RequeueApp, S
 from scheduler.model.errors import AppEnded, CommandRejected, InvalidCommand, UnknownCompany
 from scheduler.model.sender import By
 from scheduler.model.staged import SCRIPT, digest_of, script_of_value, script_value
+from scheduler.model.states import AppState
 from scheduler.rules.view.views import named as named_app
 from scheduler.service import client as service
 from scheduler.service.folders import working_folder
@@ -241,6 +242,8 @@ def _app(app: str) -> _Steps[AppDetails]:
 
 
 def _apps(wanted: Mapping[str, str | None], *, everything: bool) -> _Steps[list[App]]:
+    if (state := wanted["state"]) not in (None, *get_args(AppState)):
+        raise InvalidCommand(f"no app is {str(state)[:40]!r}; the states are {', '.join(get_args(AppState))}")
     listed = convert((yield _Invocation("view", ("apps",), {"everything": everything})), list[App])
     found = [app for app in listed if all(each in (None, getattr(app, name)) for name, each in wanted.items())]
     if not found:

@@ -88,7 +88,7 @@ class Offer(BaseModel):
 
     @property
     def smallness(self) -> str | None:
-        """As `smallness`, of this offer."""
+        """The function `smallness` of this offer."""
         return smallness(self.cores, self.memory_mb, self.most)
 
     @property
@@ -103,7 +103,7 @@ class Offer(BaseModel):
 
 
 def smallness(cores: int, memory_mb: int, most: tuple[int, int] | None = None) -> str | None:
-    """That an offer is less than a smallest executor has by default, in a sentence; None if it is not."""
+    """A sentence on an offer that is less than a smallest executor has by default; None if it is not."""
     if cores >= SMALLEST_CORES and memory_mb >= SMALLEST_MB:
         return None
     bound = most is not None and (cores == most[0] < SMALLEST_CORES or memory_mb == most[1] < SMALLEST_MB)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -34,7 +34,7 @@ from scheduler.model.answers import (
 )
 from scheduler.model.causes import CAUSES
 from scheduler.model.commands import ConfigureCluster
-from scheduler.model.errors import InvalidCommand, UnknownApp
+from scheduler.model.errors import InvalidCommand, UnknownApp, UnknownCompany, nearest
 from scheduler.model.sender import NOBODY, By
 from scheduler.rules.command.permission import MATRIX, WITH_REASON, Subject, companies_of, may_read
 from scheduler.rules.view.views import past_runs
@@ -311,19 +311,22 @@ class Board:
         """The events that pass before a position, the newest first, without private parts, and where to go on."""
         self.check(who)
         app = self._handlers.sender.app_named(app)
+        kinds = _kinds_of(kind)
 
         def look() -> tuple[Seen, Any]:
             seen, _ = self._replica.read(lambda _: None, at=at)
             end = seen.seq if before is None else min(before - 1, seen.seq)
-            return seen, self._before(end, company, app, kind, limit)
+            found = self._before(end, company, app, kinds, limit)
+            if before is None and not found["entries"]:
+                self._replica.peek(lambda state: _check_known(state, company, app))
+            return seen, found
 
         return self._viewed(*self._shared(("entries", before, company, app, kind, limit), look, at, 0))
 
-    def _before(self, end: int, company: str, app: str, kind: str, limit: int) -> dict[str, Any]:
+    def _before(self, end: int, company: str, app: str, kinds: Sequence[str], limit: int) -> dict[str, Any]:
         """The events up to a position as `entries` tells them; of the `SCANNED` last ones, if not so many pass."""
         apps = self._replica.peek(lambda state: state.apps)
         least, found = max(0, end - SCANNED), list[dict[str, Any]]()
-        kinds = kind.split(",") if kind else []
         while end > least and len(found) < limit:
             begin = max(least, end - 1_000)
             for line in reversed([*self._lines(begin, end)]):
@@ -486,6 +489,24 @@ class Board:
 
     def _viewed(self, seen: Seen, value: object) -> Viewed:
         return Viewed(seen, Raw(_to_json(value)))
+
+
+def _kinds_of(text: str) -> list[str]:
+    """The types of events in a list. Raises: InvalidCommand for one that there is not."""
+    kinds = text.split(",") if text else []
+    for kind in kinds:
+        if kind not in events.EVENT_TYPES:
+            meant = nearest(kind, events.EVENT_TYPES)
+            raise InvalidCommand(f"no event is of the type {kind[:40]!r}; {meant}`fairlog log` prints those there are")
+    return kinds
+
+
+def _check_known(state: ClusterState, company: str, app: str) -> None:
+    """Raises: UnknownApp, UnknownCompany for whom no event was found, and whom the state does not know either."""
+    if app and app not in state.apps:
+        raise UnknownApp(app[:80])
+    if company and company not in state.companies:
+        raise UnknownCompany(company[:80], state.companies)
 
 
 def _pairs(why: dict[str, str]) -> Iterator[dict[str, str]]:

@@ -71,6 +71,7 @@ STATUS: dict[type[Exception], int] = {
     errors.InvariantViolated: 503,
     errors.UnknownApp: 404,
     errors.UnknownCompany: 404,
+    errors.UnknownUser: 404,
     errors.UnknownWorker: 404,
     errors.UnknownExecutor: 404,
     errors.UnknownDriver: 404,

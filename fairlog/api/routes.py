@@ -507,7 +507,7 @@ ROUTES: tuple[Route, ...] = (
         more=(
             Param("everything", _FLAG, "Include ended apps."),
             Param("endedAfter", _SEQ, "Include apps that ended after this time (ms)."),
-            Param("ids", _LIST, "Only the apps of these ids or numbers, separated by commas."),
+            Param("ids", _LIST, "Only the apps of these ids or numbers, separated by commas, as far as there are any."),
             Param("companies", _LIST, "Only the apps of these companies."),
             Param("users", _LIST, "Only the apps of these users."),
             Param("details", _FLAG, "Tell also what each app asks for, and where and since when it runs."),
@@ -695,7 +695,11 @@ ROUTES: tuple[Route, ...] = (
         "read",
         "When apps that wait may start, and how far earlier estimates were from what came.",
         "value",
-        params=(Param("ids", _LIST, "Only apps of these ids or numbers, separated by commas."), _AT, _FRESH),
+        params=(
+            Param("ids", _LIST, "Only apps of these ids or numbers, separated by commas, as far as they wait."),
+            _AT,
+            _FRESH,
+        ),
         shows=answers.Estimates,
         handler=lambda door: door.handlers.log.estimates,
         long=True,

@@ -16,7 +16,7 @@ from fairlog.api.pages import Item, Viewed, after_cursor, item_of, number_in, to
 from fairlog.api.questions import MANY, PAGE
 from fairlog.api.replica import Replica
 from fairlog.api.sight import Sight, companies_seen, company_of, machine_ms
-from scheduler.model.errors import UnknownCompany
+from scheduler.model.errors import UnknownCompany, UnknownUser
 from scheduler.model.sender import By
 from scheduler.rules.command.permission import Subject, may_read
 from scheduler.rules.entities.accounts import Account, Token
@@ -116,10 +116,22 @@ class StateViews:
             items += [Raw(to_json(public(each))) for each in page]
             left -= len(page)
             if following is None or not left or len(page) < most:
-                if not items and companies:
-                    self.replica.read(partial(_check_companies, companies), at=at, after=after)
+                if not items:
+                    self.replica.read(partial(self._check_names, who, companies, users), at=at, after=after)
                 return Viewed(seen, items, None if following is None else str(following))
             submitted = following
+
+    def _check_names(self, who: By, companies: Collection[str], users: Collection[str], state: ClusterState) -> None:
+        """Raises: UnknownCompany, UnknownUser if there are names and none of them is one that `who` may know of."""
+        if companies and not any(name in state.companies for name in companies):
+            raise UnknownCompany(min(companies)[:80], state.companies)
+        if not users:
+            return
+        seen = (name for name in state.accounts.known if self._sight.may_see(state, who, name, "accounts"))
+        known = {name.partition("/")[2] for name in (who.account, *seen)}
+        known |= {name for company in state.companies.values() for name in company.users}
+        if known.isdisjoint(users):
+            raise UnknownUser(min(users)[:80], None, known)
 
     def _task_states(self, app: Mapping[str, Any]) -> list[dict[str, Any]]:
         """The states of the tasks of an app in a list; none before its first executor."""
@@ -204,12 +216,6 @@ class StateViews:
             )
             said["terms"] = {"host": account.host, "offer": most}
         return Viewed(seen, Raw(to_json(said)))
-
-
-def _check_companies(names: Collection[str], state: ClusterState) -> None:
-    """Raises: UnknownCompany if none of the names is a company's."""
-    if not any(name in state.companies for name in names):
-        raise UnknownCompany(min(names)[:80], state.companies)
 
 
 def _words(arguments: Mapping[str, Any], name: str) -> frozenset[str]:

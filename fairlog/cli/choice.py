@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import wraps
@@ -16,7 +16,7 @@ from fairlog.cli import render
 from fairlog.cli.completion import complete
 from fairlog.cli.params import P, R, flag, read_text, text_option
 from fairlog.cli.whose import company_option, is_typed, user_option
-from scheduler.model.errors import CommandRejected, FairlogError, UnknownApp, UnknownCompany, nearest
+from scheduler.model.errors import CommandRejected, FairlogError, UnknownApp, UnknownCompany, UnknownUser
 from scheduler.model.states import AppState
 from scheduler.model.text import counted, few
 
@@ -47,14 +47,6 @@ class Ambiguous(FairlogError):
 
     def __init__(self, what: str, text: str, found: Sequence[str]) -> None:
         super().__init__(f"{len(found)} {what} begin with {text!r}: {few(found, _NAMED)}; write more of one")
-
-
-class UnknownUser(FairlogError):
-    """No user of that name has an account or has had an app, in the company if one is named; `known` are those."""
-
-    def __init__(self, user: str, company: str | None, known: Iterable[str]) -> None:
-        whose = "" if company is None else f" of company {company!r}"
-        super().__init__(f"no user {user!r}{whose} is known; {nearest(user, known)}`fairlog shares` lists the users")
 
 
 class Filter(NamedTuple):

@@ -225,9 +225,9 @@ SAME_MEANING = {
 
 
 def unknown_option(error: click.NoSuchOption) -> str:
-    """That there is no such option, and which was meant: by its meaning, then by its name, the nearest first.
+    """The sentence that names the option which was meant: by its meaning, then by its name, the nearest first.
 
-    What Slurm calls so comes before either: it is no guess.
+    Slurm's own name for one comes before either: it is no guess.
     """
     said = f"No such option '{error.option_name}'"
     if error.ctx is None:

@@ -46,6 +46,14 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"did you mean {near[0]!r}? " if near else ""
 
 
+class UnknownUser(CommandRejected):
+    """No user of that name has an account or has had an app, in the company if one is named; `known` are those."""
+
+    def __init__(self, user: str, company: str | None, known: Iterable[str]) -> None:
+        whose = "" if company is None else f" of company {company!r}"
+        super().__init__(f"no user {user!r}{whose} is known; {nearest(user, known)}`fairlog shares` lists the users")
+
+
 class UnknownApp(CommandRejected):
     """No app of that id is known."""
 

@@ -482,7 +482,10 @@ def undrain(session: Session, *, worker: tuple[str, ...]) -> int:
 @params.names_argument("worker", shell_complete=complete("worker"))
 @on_cluster
 def remove(session: Session, *, worker: tuple[str, ...], force: bool) -> int:
-    """Remove workers once they are empty (--force: at once); forget lost ones."""
+    """Remove workers once they are empty (--force: at once); forget lost ones.
+
+    A removed worker comes back once its agent is started again, that of an `up` by `down` and `up`.
+    """
     from scheduler.model import commands  # noqa: PLC0415 (likewise)
 
     done = "removed" if force else "leaves once it is empty"

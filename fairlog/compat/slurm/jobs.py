@@ -404,7 +404,7 @@ def ask(road: ApiRoad, **query: str | int) -> list[dict[str, Any]]:
     try:
         found: list[dict[str, Any]] = road.get("/v1/apps", fresh="true", details="true", limit=10_000, **query)
     except Problem as problem:
-        if problem.title != "UnknownCompany":  # Slurm compares the names of accounts with those of jobs
+        if problem.title not in {"UnknownCompany", "UnknownUser"}:  # Slurm compares the names with those of jobs
             raise
         return []
     return found

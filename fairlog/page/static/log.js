@@ -31,13 +31,17 @@ const KINDS = [
   "LogSealed",
 ];
 let verdict = null;
+const namesNobody = (error) => {
+  if (error.status !== 404 && error.status !== 422) throw error;
+  return { entries: [], before: null, detail: error.message };
+};
 
 export const log = {
   async load(context) {
     const { seq, before, company, app, kind, audit } = context.query;
     const [card, listed, checked, overview] = await Promise.all([
       seq ? ask(`/v1/entries/${encodeURIComponent(seq)}`, {}, context).then((answer) => answer.value) : null,
-      read("/v1/entries", { before, company, app, kind, limit: 100 }, context),
+      read("/v1/entries", { before, company, app, kind, limit: 100 }, context).catch(namesNobody),
       audit && page.at === null
         ? ask("/v1/audit", {}, context).then(
             (answer) => answer.value,
@@ -129,7 +133,7 @@ export const log = {
               ),
             ),
           ),
-          "No entry passes these filters.",
+          listed.detail || "No entry passes these filters.",
         ),
         listed.before
           ? h(

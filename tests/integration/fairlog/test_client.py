@@ -123,6 +123,8 @@ def test_an_array_runs_by_its_indexes_and_a_wait_may_end_early() -> None:
             client.submit("true")
         with pytest.raises(fairlog.errors.UnknownApp):
             client.wait("nobody")
+        with pytest.raises(fairlog.errors.InvalidCommand, match=r"^no app is 'sleeping'; the states are pending, "):
+            client.apps(state="sleeping")
         for asked in (client.apps, client.efficiency):
             with pytest.raises(fairlog.errors.UnknownCompany, match="did you mean 'acme'"):
                 asked(company="acne")

@@ -695,6 +695,11 @@ def test_a_log_file_is_dropped_and_judged(page: Page, rig: Rig, tmp_path: Path) 
 
 def test_the_log_is_filtered_and_its_decisions_have_cards(page: Page, rig: Rig) -> None:
     show(page, rig, "/log")
+    page.get_by_label("Company", exact=True).fill("amce")
+    page.get_by_label("Company", exact=True).press("Enter")
+    has(page.locator("main"), "no company 'amce' is registered; did you mean 'acme'?")
+    page.get_by_label("Company", exact=True).fill("acme")
+    page.get_by_label("Company", exact=True).press("Enter")
     page.get_by_label("Event").select_option("AppAdmitted")
     playwright.expect(page.locator("tbody tr td:nth-child(3)").first).to_have_text("App admitted", timeout=PATIENCE_MS)
     page.get_by_label("App", exact=True).fill("runs")
@@ -759,7 +764,10 @@ BAD = {
     "/log?seq=x": "a position is a number",
     "/log?before=x": "before is a number",
     "/fairness?by=colour": "by is",
-    "/log?kind=Nothing": "No entry passes",
+    "/log?kind=Nothing": "no event is of the type 'Nothing'",
+    "/log?company=nobody": "no company 'nobody'",
+    "/log?app=nothing": "no app 'nothing'",
+    "/log?kind=LogRestored": "No entry passes",
     "/log?seq=0": "the log has no position 0",
     "/company?name=acme&before=x": "before is a number",
     "/company?name=acme&before=0": "No decision was about it",

@@ -250,8 +250,8 @@ def test_an_offer_of_which_a_part_may_stay_unused_says_so() -> None:
 def test_an_offer_that_is_small_says_so_once_its_invitation_is_known() -> None:
     """The machine's own size is not the offer: what is lowered by the invitation cannot be raised by options."""
 
-    def said(terms: Terms, **offered: int) -> str | None:
-        return make_offers(**offered)[0].within(terms).smallness
+    def said(terms: Terms, *, cores: int, memory_mb: int) -> str | None:
+        return make_offers(cores=cores, memory_mb=memory_mb)[0].within(terms).smallness
 
     anything = Terms()
     assert said(anything, cores=4, memory_mb=2048) is None

@@ -209,6 +209,18 @@ def test_apps_are_listed_by_ids_numbers_users_and_companies_with_what_they_ask_f
         unknown = await client.get("/v1/apps", params={"companies": "umbrella,acne"})
         assert (unknown.status_code, unknown.json()["title"]) == (404, "UnknownCompany")
         assert "no company 'acne' is registered; did you mean 'acme'? " in unknown.json()["detail"]
+        nobody = await client.get("/v1/apps", params={"users": "bbo,zed"})
+        check_problem(nobody, 404, "UnknownUser")
+        assert "no user 'bbo' is known; did you mean 'bob'? `fairlog shares` lists" in nobody.json()["detail"]
+        assert await listed(users="bob,zed", ids="a") == []
+        for query in ({"kind": "AppRegistred"}, {"kind": "AppRegistered,nope"}):
+            check_problem(await client.get("/v1/entries", params=query), 422, "InvalidCommand")
+        near = (await client.get("/v1/entries", params={"kind": "AppRegistred"})).json()["detail"]
+        assert near.startswith("no event is of the type 'AppRegistred'; did you mean 'AppRegistered'? ")
+        check_problem(await client.get("/v1/entries", params={"company": "acne"}), 404, "UnknownCompany")
+        check_problem(await client.get("/v1/entries", params={"app": "nope"}), 404, "UnknownApp")
+        never = await client.get("/v1/entries", params={"kind": "LogRestored", "company": "initech"})
+        assert never.json()["value"]["entries"] == []
         told = (await listed(ids="b", details="true", tasks="true"))[0]
         due_of_it: dict[str, Any] = {
             "cwd": "/w",
