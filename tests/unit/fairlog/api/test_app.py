@@ -213,8 +213,8 @@ def test_apps_are_listed_by_ids_numbers_users_and_companies_with_what_they_ask_f
         check_problem(nobody, 404, "UnknownUser")
         assert "no user 'bbo' is known; did you mean 'bob'? `fairlog shares` lists" in nobody.json()["detail"]
         assert await listed(users="bob,zed", ids="a") == []
-        for query in ({"kind": "AppRegistred"}, {"kind": "AppRegistered,nope"}):
-            check_problem(await client.get("/v1/entries", params=query), 422, "InvalidCommand")
+        for kind in ("AppRegistred", "AppRegistered,nope"):
+            check_problem(await client.get("/v1/entries", params={"kind": kind}), 422, "InvalidCommand")
         near = (await client.get("/v1/entries", params={"kind": "AppRegistred"})).json()["detail"]
         assert near.startswith("no event is of the type 'AppRegistred'; did you mean 'AppRegistered'? ")
         check_problem(await client.get("/v1/entries", params={"company": "acne"}), 404, "UnknownCompany")
