@@ -12,7 +12,7 @@ from typing import Any
 
 from fairlog.compat.slurm import jobs
 from fairlog.compat.slurm.jobs import SlurmJob
-from fairlog.compat.slurm.nodes import SlurmNode, list_of
+from fairlog.compat.slurm.nodes import NO_GRES, SlurmNode, list_of
 from fairlog.compat.slurm.tables import CLUSTER, PARTITION, QOS
 
 _FLAGS = {"drng": (["DRAIN"], "mixed"), "drain": (["DRAIN"], "idle"), "mix": ([], "mixed"), "alloc": ([], "allocated")}
@@ -21,7 +21,7 @@ _TEXTS = (
     "admin_comment batch_features burst_buffer burst_buffer_state cluster_features container cpus_per_tres "
     "excluded_nodes features federation_origin federation_siblings_active federation_siblings_viable "
     "het_job_id_set licenses mcs_label memory_per_tres prefer required_nodes resv_name standard_error "
-    "standard_output system_comment tres_bind tres_freq tres_per_job tres_per_node tres_per_socket "
+    "standard_output system_comment tres_bind tres_freq tres_per_job tres_per_socket "
     "tres_per_task wckey"
 )
 _NUMBERS = (
@@ -47,7 +47,7 @@ _OF_JOBS: dict[str, Any] = {
     "standard_input": "/dev/null",
 }
 """What Slurm tells of every job and fairlog knows nothing of."""
-_TEXTS_OF_NODES = "active_features burstbuffer_network_address comment extra features gres gres_used mcs_label"
+_TEXTS_OF_NODES = "active_features burstbuffer_network_address comment extra features mcs_label"
 _NUMBERS_OF_NODES = "boot_time cpu_binding cpu_load last_busy port reason_changed_at slurmd_start_time temporary_disk"
 _OF_NODES: dict[str, Any] = {
     **dict.fromkeys(_TEXTS_OF_NODES.split(), ""),
@@ -81,7 +81,6 @@ def of_queue(job: SlurmJob) -> dict[str, Any]:
     """A job as squeue tells it."""
     app, code = job.app, job.code
     listed = None if job.indexes is None else jobs.spans(job.indexes)
-    tres = f"cpu={job.cores},mem={job.memory}M,node={job.node_count},billing={job.cores}"
     return {
         **_OF_JOBS,
         "account": app["company"],
@@ -103,7 +102,7 @@ def of_queue(job: SlurmJob) -> dict[str, Any]:
         "exit_code": code[0] << 8 | code[1],
         "group_id": os.getgid(),
         "group_name": app["company"],
-        "job_id": job.number,
+        "job_id": job.own_number,
         "job_state": job.state,
         "memory_per_node": job.memory,
         "name": app["name"],
@@ -121,8 +120,9 @@ def of_queue(job: SlurmJob) -> dict[str, Any]:
         "submit_time": _seconds(app["submittedAt"]),
         "tasks": 1,
         "time_limit": _minutes(job),
-        "tres_alloc_str": tres if job.start is not None else "",
-        "tres_req_str": tres,
+        "tres_alloc_str": job.tres if job.start is not None else "",
+        "tres_per_node": job.gres_per_node if job.kinds else "",
+        "tres_req_str": job.tres,
         "user_id": os.getuid(),
         "user_name": app["user"],
     }
@@ -137,6 +137,7 @@ def of_account(job: SlurmJob, *, steps: bool) -> dict[str, Any]:
         _tres("mem", 2, job.memory),
         _tres("node", 4, job.node_count),
         _tres("billing", 5, job.cores),
+        *({**_tres("gres", 1001, number), "name": kind} for kind, number in job.kinds.items()),
     ]
     began = job.start is not None
     of_step = {
@@ -162,7 +163,7 @@ def of_account(job: SlurmJob, *, steps: bool) -> dict[str, Any]:
         "derived_exit_code": _exit_code(job),
         "exit_code": _exit_code(job),
         "group": app["company"],
-        "job_id": job.number,
+        "job_id": job.own_number,
         "name": app["name"],
         "nodes": list_of(job.nodes) or "None assigned",
         "partition": PARTITION,
@@ -197,6 +198,8 @@ def of_node(node: SlurmNode) -> dict[str, Any]:
         "cores": node.cores,
         "cpus": node.cores,
         "free_memory": node.memory - node.used_memory,
+        "gres": "" if node.gres == NO_GRES else node.gres,
+        "gres_used": "" if node.gres_used == NO_GRES else node.gres_used,
         "hostname": node.worker["host"],
         "idle_cpus": node.counts[1],
         "name": node.name,
@@ -209,8 +212,8 @@ def of_node(node: SlurmNode) -> dict[str, Any]:
         "state": state,
         "state_flags": flags,
         "threads": 1,
-        "tres": f"cpu={node.cores},mem={node.memory}M,billing={node.cores}",
-        "tres_used": f"cpu={node.used},mem={node.used_memory}M" if node.used else None,
+        "tres": node.tres,
+        "tres_used": node.tres_used or None,
     }
 
 

@@ -9,10 +9,11 @@ from contextlib import suppress
 from typing import Any
 
 from fairlog.compat.slurm import batch, times
+from fairlog.compat.slurm.nodes import tres_of
 from fairlog.compat.slurm.road import ApiRoad, Me, Problem
 from fairlog.compat.slurm.sbatch import code_told, members, signal_that_ended, signal_told
 from fairlog.compat.slurm.tables import PARTITION
-from fairlog.compat.slurm.words import SlurmError, listed, runs
+from fairlog.compat.slurm.words import OF_TASK, SlurmError, listed, runs, task_of
 from scheduler.model.causes import CAUSES
 
 MIN_JOB_AGE_S = 300
@@ -134,6 +135,15 @@ class SlurmJob:
         return f"%{most}" if 0 < most < app["tasks"] else ""
 
     @property
+    def own_number(self) -> int:
+        """Its number, which is another one for each task of an array; every command takes it for the task's id.
+
+        In the task itself it is that of its array, which its SLURM_JOB_ID is.
+        """
+        alone = self.index is None or of_this_task(f"{self.number}") == self.id
+        return int(self.number) + (0 if self.index is None or alone else (self.index + 1) * OF_TASK)
+
+    @property
     def short(self) -> str:
         """The short name of the state."""
         return STATES[self.state]
@@ -217,6 +227,13 @@ class SlurmJob:
         return int(self.app["requestedMemory"] * self.cores / max(1, self.app["requestedCores"]))
 
     @property
+    def kinds(self) -> dict[str, int]:
+        """What the job, or each task of an array, asks for of further kinds, such as gpu; parts are rounded up."""
+        every: dict[str, int] = self.app.get("requestedResources") or {}
+        own, whole = (1, 1) if self.app.get("executors") else (self.cores, max(1, self.app["requestedCores"]))
+        return {kind: -(-number * own // whole) for kind, number in every.items()}
+
+    @property
     def code(self) -> tuple[int, int]:
         """The exit code and the signal that ended it."""
         if self.state in ("CANCELLED", "TIMEOUT"):
@@ -268,10 +285,15 @@ class SlurmJob:
 
     @property
     def tres(self) -> str:
-        """What it is granted, as Slurm lists it; "N/A" before."""
-        if self.start is None:
-            return "N/A"
-        return f"cpu={self.cores},mem={self.memory}M,node={self.node_count},billing={self.cores}"
+        """What it asks for or is granted, as Slurm lists it."""
+        plain = f"cpu={self.cores},mem={self.memory}M,node={self.node_count},billing={self.cores}"
+        return plain + tres_of(self.kinds)
+
+    @property
+    def gres_per_node(self) -> str:
+        """What it asks for of further kinds on each node: `gres:gpu:2`; "N/A" for nothing."""
+        each = {kind: -(-number // self.node_count) for kind, number in self.kinds.items()}
+        return ",".join(f"gres:{kind}:{number}" for kind, number in each.items()) or "N/A"
 
     @property
     def partition(self) -> str:
@@ -374,8 +396,14 @@ def is_list(text: str) -> bool:
 
 
 def split(text: str) -> list[str]:
-    """The parts of a list of jobs, without the blanks around them."""
-    return [each.strip() for each in listed(text) if each.strip()]
+    """The parts of a list of jobs, without the blanks around them; the numbers of tasks are written as their ids."""
+    return [_id_of(each.strip()) for each in listed(text) if each.strip()]
+
+
+def _id_of(text: str) -> str:
+    number, dot, step = text.partition(".")
+    task = task_of(number)
+    return text if task is None else f"{task[0]}_{task[1]}{dot}{step}"
 
 
 def states_named(text: str) -> set[str]:

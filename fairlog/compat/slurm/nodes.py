@@ -9,6 +9,8 @@ from typing import Any
 from fairlog.compat.slurm.road import ApiRoad
 from fairlog.compat.slurm.words import SlurmError, listed, runs
 
+NO_GRES = "(null)"
+"""What Slurm tells of what has nothing of further kinds."""
 _STATES = {"draining": "drain", "leaving": "drain", "decommissioned": "down", "lost": "down"}
 
 
@@ -20,6 +22,9 @@ class SlurmNode:
         self.name, self.cores, self.used = worker["worker"], worker["cores"], worker["grantedCores"]
         self.memory, self.used_memory = worker["memory"], worker["grantedMemory"]
         self.reason = worker["reason"] or ""
+        self.kinds: dict[str, list[str]] = worker.get("resources") or {}
+        """Its addresses of further kinds; those that are granted are in `used_kinds`."""
+        self.used_kinds: dict[str, list[str]] = worker.get("grantedResources") or {}
         found = _STATES.get(worker["status"])
         if found == "drain" and self.used:
             found = "drng"
@@ -30,10 +35,51 @@ class SlurmNode:
         return bool(names & {self.name, self.worker["host"], str(self.worker["host"]).partition(".")[0]})
 
     @property
+    def offered(self) -> dict[str, int]:
+        """How much it has of further kinds; of a lost one, what it had."""
+        return {kind: len(found) for kind, found in self.kinds.items()} or self.worker.get("offeredResources") or {}
+
+    @property
+    def gres(self) -> str:
+        """What it has of further kinds, as Slurm lists it: `gpu:2`."""
+        return gres(self.offered) or NO_GRES
+
+    @property
+    def gres_used(self) -> str:
+        """How much of that is granted, also nothing: `gpu:0`."""
+        return ",".join(f"{kind}:{len(self.used_kinds.get(kind, ()))}" for kind in self.offered) or NO_GRES
+
+    @property
+    def tres(self) -> str:
+        """All that it has, as Slurm lists it."""
+        return f"cpu={self.cores},mem={self.memory}M,billing={self.cores}{tres_of(self.offered)}"
+
+    @property
+    def tres_used(self) -> str:
+        """What of it is granted; "" for nothing."""
+        kinds = {kind: len(found) for kind, found in self.used_kinds.items()}
+        return f"cpu={self.used},mem={self.used_memory}M{tres_of(kinds)}" if self.used else ""
+
+    @property
+    def load(self) -> str:
+        """Its granted cores as its load, which nobody measures; of one that does not answer, nothing."""
+        return "N/A" if self.state == "down" else f"{self.used:.2f}"
+
+    @property
     def counts(self) -> tuple[int, int, int, int]:
         """Its cores: granted, idle, others, all."""
         away = self.state in ("drain", "drng", "down")
         return self.used, 0 if away else self.cores - self.used, self.cores - self.used if away else 0, self.cores
+
+
+def gres(kinds: dict[str, int]) -> str:
+    """Amounts of further kinds as Slurm lists those of a node: `gpu:2`; "" for none."""
+    return ",".join(f"{kind}:{number}" for kind, number in kinds.items() if number)
+
+
+def tres_of(kinds: dict[str, int]) -> str:
+    """What follows cores and memory in a list of all that somebody has: `,gres/gpu=2`."""
+    return "".join(f",gres/{kind}={number}" for kind, number in kinds.items() if number)
 
 
 def nodes(road: ApiRoad) -> list[SlurmNode]:

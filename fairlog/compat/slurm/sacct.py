@@ -56,9 +56,9 @@ def size(mb: float, units: str) -> str:
 
 
 def _tres(row: Row) -> str:
-    return (
-        f"billing={row.job.cores},cpu={row.job.cores},mem={size(row.job.memory, row.units)},node={row.job.node_count}"
-    )
+    job = row.job
+    kinds = "".join(f"gres/{kind}={number}," for kind, number in sorted(job.kinds.items()))
+    return f"billing={job.cores},cpu={job.cores},{kinds}mem={size(job.memory, row.units)},node={job.node_count}"
 
 
 def _rss(row: Row) -> str:

@@ -13,6 +13,8 @@ from fairlog.compat.slurm.tables import CLUSTER, QOS, SACCTMGR
 from fairlog.compat.slurm.words import SlurmError, name_idle, read
 
 Row = dict[str, Any]
+_TRES = {"cpu": "max_cores", "mem": "max_memory_mb"}
+"""Slurm's name of what is limited -> the limit."""
 FIELDS: dict[str, tuple[int, Callable[[Row], object]]] = {
     "User": (10, lambda row: row["user"]),
     "Account": (10, lambda row: row["company"]),
@@ -22,6 +24,7 @@ FIELDS: dict[str, tuple[int, Callable[[Row], object]]] = {
     "Admin": (9, always("None")),
     "AdminLevel": (9, always("None")),
     "Share": (9, always(1)),
+    "FairShare": (10, lambda row: row.get("factor", 1)),
     "QOS": (20, always(QOS)),
     "DefaultQOS": (9, always(QOS)),
     "DefQOS": (9, always(QOS)),
@@ -34,10 +37,45 @@ FIELDS: dict[str, tuple[int, Callable[[Row], object]]] = {
     "NormShares": (11, lambda row: row.get("part", "")),
     "RawUsage": (11, lambda row: row.get("usage", 0)),
     "EffectvUsage": (13, lambda row: row.get("used", "")),
+    "NormUsage": (11, lambda row: row.get("used", "")),
+    "LevelFS": (10, lambda row: row.get("level", "")),
+    "GrpJobs": (7, lambda row: row.get("max_running_apps", "")),
+    "GrpTRES": (13, lambda row: ",".join(f"{kind}={row[name]}" for kind, name in _TRES.items() if name in row)),
+    "GrpCPUs": (8, lambda row: row.get("max_cores", "")),
+    "GrpMem": (7, lambda row: row.get("max_memory_mb", "")),
 }
 """Name -> the usual width, and what a row has there."""
-_NO_FIGURE = ("fairshare", "levelfs", "priority")
-"""Fields of Slurm that would tell by which number it orders jobs."""
+_WITHOUT = (
+    *("Classification", "ControlHost", "ControlPort", "Coordinators", "DefaultWCKey", "Features"),
+    *("FedState", "Federation", "Flags", "GraceTime", "GrpCPUMins", "GrpCPURunMins", "GrpJobsAccrue", "GrpNodes"),
+    *("GrpSubmit", "GrpTRESMins", "GrpTRESRaw", "GrpTRESRunMins", "GrpWall", "ID", "LimitFactor", "MaxCPUMins"),
+    *("MaxCPUs", "MaxCPUsPU", "MaxJobs", "MaxJobsAccruePA", "MaxJobsAccruePU", "MaxJobsPA", "MaxJobsPU", "MaxNodes"),
+    *("MaxNodesPU", "MaxSubmit", "MaxSubmitPA", "MaxSubmitPU", "MaxTRES", "MaxTRESMins", "MaxTRESPA"),
+    *("MaxTRESPU", "MaxTRESPerNode", "MaxTRESRunMinsPA", "MaxTRESRunMinsPU", "MinPrioThres", "MinTRES", "NodeCount"),
+    *("NodeNames", "ParentID", "ParentName", "PluginIDSelect", "Preempt", "PreemptExemptTime", "PreemptMode"),
+    *("Priority", "QOS_RAW", "RPC", "TRES", "TRESRunMins", "UsageFactor", "UsageThres"),
+)
+"""Fields of Slurm of which companies and users have nothing."""
+FIELDS |= {name: (max(7, len(name)), always("")) for name in _WITHOUT}
+_LONG = {
+    "grpsubmitjobs": "GrpSubmit",
+    "maxcpusperjob": "MaxCPUs",
+    "maxcpusperuser": "MaxCPUsPU",
+    "maxjobsperaccount": "MaxJobsPA",
+    "maxjobsperuser": "MaxJobsPU",
+    "maxnodesperjob": "MaxNodes",
+    "maxnodesperuser": "MaxNodesPU",
+    "maxsubmitjobs": "MaxSubmit",
+    "maxsubmitjobsperaccount": "MaxSubmitPA",
+    "maxsubmitjobsperuser": "MaxSubmitPU",
+    "maxsubmitjobspu": "MaxSubmitPU",
+    "maxtresperaccount": "MaxTRESPA",
+    "maxtresperjob": "MaxTRES",
+    "maxtresperuser": "MaxTRESPU",
+    "maxwalldurationperjob": "MaxWall",
+    "usagethreshold": "UsageThres",
+}
+"""Longer names of fields."""
 _ASSOCIATION = "Cluster,Account,Partition,Share,MaxWall,QOS,DefaultQOS"
 """What is told of a user in a company."""
 
@@ -82,7 +120,19 @@ def run(words: list[str]) -> int:
         wanted = Me(road).names(",".join(users)) if users else []
         rows = [row for row in rows if not wanted or row["user"] in wanted]
     of = _parts(about.get("account", ""), *(named if what.startswith(("account", "cluster", "qos")) else ()))
-    return show(asked, columns or columns_of(usual), [row for row in rows if not of or row["company"] in of])
+    columns = columns or columns_of(usual)
+    if any(name.startswith("Grp") for name, _ in columns):
+        rows = with_limits(road, rows)
+    return show(asked, columns, [row for row in rows if not of or row["company"] in of])
+
+
+def with_limits(road: ApiRoad, rows: list[Row]) -> list[Row]:
+    """The rows, each with the limits of its user, or of its company where it is none's."""
+    known: dict[tuple[str, str], Row] = {}
+    for each in road.get("/v1/limits"):
+        if each["scope"] in ("user", "company"):
+            known.setdefault((each["company"], each["user"] or ""), {})[each["limit"]] = each["value"]
+    return [row | known.get((row["company"], row["user"]), {}) for row in rows]
 
 
 def _parts(*texts: str) -> list[str]:
@@ -101,7 +151,7 @@ def _about(words: list[str]) -> tuple[dict[str, str], list[str]]:
         elif not equals:
             named.append(word)
         elif (full := {"users": "user", "accounts": "account"}.get(low, low)) in ("user", "account", "format"):
-            about[full] = value
+            about[full] = value.strip("'\"")
         elif low not in ("cluster", "clusters") or value != CLUSTER:
             raise SlurmError(f"Unknown condition: {word[:40]}; there are user=, account= and format=")
     return about, named
@@ -110,11 +160,9 @@ def _about(words: list[str]) -> tuple[dict[str, str], list[str]]:
 def columns_of(text: str) -> list[tuple[str, int]]:
     """The fields of a list, and their widths. Raises: Refused for an unknown field."""
     columns: list[tuple[str, int]] = []
-    known = {name.lower(): name for name in FIELDS}
+    known = {name.lower(): name for name in FIELDS} | _LONG
     for each in text.split(","):
         name, percent, width = each.strip().partition("%")
-        if name.lower() in _NO_FIGURE:
-            raise SlurmError(f"{name} is no figure here: no number orders jobs; `fairlog explain ID` names the rule")
         full = known.get(name.lower()) or next(
             (whole for low, whole in known.items() if name and low.startswith(name.lower())), ""
         )

@@ -20,6 +20,7 @@ from fairlog.compat.slurm.words import (
     listed_in_quotes,
     read,
     read_variables,
+    task_of,
     whole,
     without_effect,
 )
@@ -599,7 +600,9 @@ def read_dependencies(text: str | None) -> dict[str, Any]:
                 raise SlurmError(f"{wrong}: no job waits for a task of an array; name the whole, as {kind}:17")
             if not (job.isascii() and job.isdecimal()):
                 raise SlurmError(f"{wrong}: {kind} needs the ids of jobs, as {kind}:17")
-            found.setdefault(_DEPENDENCIES[kind], []).append(job)
+            task = task_of(job)  # by which all of its array are meant
+            found.setdefault(_DEPENDENCIES[kind], []).append(job if task is None else task[0])
+    found = {how: list(dict.fromkeys(names)) for how, names in found.items()}
     return {"after": found, SINGLETON: alone}
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from fairlog.compat.slurm import jobs, times
 from fairlog.compat.slurm.jobs import SlurmJob
-from fairlog.compat.slurm.nodes import SlurmNode, features, hosts_of, list_of, nodes
+from fairlog.compat.slurm.nodes import SlurmNode, features, gres, hosts_of, list_of, nodes
 from fairlog.compat.slurm.road import ApiRoad, Problem
 from fairlog.compat.slurm.sbatch import members
 from fairlog.compat.slurm.tables import CLUSTER, PARTITION, SCONTROL
@@ -20,6 +20,8 @@ _UNKNOWN = "Invalid job id specified"
 _LEFT = ("suspend", "resume", "top", "notify", "reboot", "create", "delete", "reconfigure", "shutdown", "takeover")
 
 
+_FEWEST = 3
+"""How many letters of a command are needed."""
 _INSTEAD = {
     "nodename": "nodes are not updated here; `fairlog drain {0}` lets no more run on it, `fairlog undrain {0}` again",
     "partitionname": "there is one partition, main, which cannot be updated; `fairlog settings` changes the cluster",
@@ -50,8 +52,9 @@ def run(words: list[str]) -> int:
     }
     if verb in _LEFT:
         raise SlurmError(f"{verb} is refused: there is no such thing here")
-    if verb not in verbs:
+    if len(verb) < _FEWEST or (full := spelled_out(verb, verbs)) is None:
         raise SlurmError(f"invalid keyword: {verb[:40]}")
+    verb = full
     if verb in ("ping", "version") and arguments:
         raise SlurmError(f"too many arguments: {verb} takes none")
     return verbs[verb]()
@@ -77,24 +80,27 @@ def show(words: list[str], *, one_line: bool) -> int:
     what, _, after = (words[0] if words else "").lower().partition("=")
     named = [after, *words[1:]] if after else words[1:]
     shown: dict[str, Callable[[], int]] = {
-        "job": lambda: _show_jobs(named, one_line=one_line),
         "jobs": lambda: _show_jobs(named, one_line=one_line),
         "jobid": lambda: _show_jobs(named, one_line=one_line),
-        "node": lambda: _show_nodes(named, one_line=one_line),
         "nodes": lambda: _show_nodes(named, one_line=one_line),
-        "partition": lambda: _show_partition(named, one_line=one_line),
         "partitions": lambda: _show_partition(named, one_line=one_line),
-        "reservation": lambda: _show_reservations(named, one_line=one_line),
+        "partitionname": lambda: _show_partition(named, one_line=one_line),
         "reservations": lambda: _show_reservations(named, one_line=one_line),
+        "reservationname": lambda: _show_reservations(named, one_line=one_line),
         "config": lambda: _show_config(named),
-        "hostname": lambda: _print(hosts_of(",".join(named) or os.environ.get("SLURM_JOB_NODELIST", ""))),
+        "licenses": lambda: _print(["No licenses configured in Slurm."]),
         "hostnames": lambda: _print(hosts_of(",".join(named) or os.environ.get("SLURM_JOB_NODELIST", ""))),
         "hostlist": lambda: _print([list_of(",".join(named).split(","))]),
         "hostlistsorted": lambda: _print([list_of(sorted(",".join(named).split(",")))]),
     }
-    if what not in shown:
+    if (full := spelled_out(what, shown)) is None:
         raise SlurmError(f"invalid entity:{what[:40]} for keyword:show")
-    return shown[what]()
+    return shown[full]()
+
+
+def spelled_out(word: str, names: Collection[str]) -> str | None:
+    """The first of the names that begins so, unless it is one of them; None if there is none, as of no word."""
+    return word if word in names else next((name for name in names if word and name.startswith(word)), None)
 
 
 def _print(lines: list[str]) -> int:
@@ -140,7 +146,7 @@ def _job_lines(job: SlurmJob) -> list[str]:
     end = job.end or (None if job.start is None or job.limit_s is None else job.start + 1000 * job.limit_s)
     requeue, exits = int(not detail["noRequeue"]), f"{code[0]}:{code[1]}"
     return [
-        f"JobId={job.number}{index} JobName={app['name']}",
+        f"JobId={job.own_number}{index} JobName={app['name']}",
         f"UserId={app['user']}({os.getuid()}) GroupId={app['company']}({os.getgid()}) MCS_label=N/A",
         f"Priority={app['priority'] + 1000} Nice={-app['priority']} Account={app['company']} QOS=normal",
         f"JobState={job.state} Reason={job.reason} Dependency={jobs.after_of(app) or '(null)'}",
@@ -153,7 +159,8 @@ def _job_lines(job: SlurmJob) -> list[str]:
         f"NodeList={list_of(job.nodes) or '(null)'}",
         f"BatchHost={job.nodes[0] if job.nodes else '(null)'}",
         f"NumNodes={job.node_count} NumCPUs={job.cores} NumTasks={programs} CPUs/Task={each} ReqB:S:C:T=0:0:*:*",
-        f"TRES=cpu={job.cores},mem={job.memory}M,node={job.node_count},billing={job.cores}",
+        f"TRES={job.tres}",
+        *([f"JOB_GRES={gres(job.kinds)}"] if job.kinds and job.start is not None else []),
         f"MinCPUsNode={job.cores // of_each} MinMemoryNode={job.memory // of_each}M MinTmpDiskNode=0",
         f"Command={job.command}",
         f"WorkDir={folder}",
@@ -161,6 +168,7 @@ def _job_lines(job: SlurmJob) -> list[str]:
         f"StdErr={job.file('error')}",
         f"StdIn={job.stdin}",
         f"StdOut={job.file('output')}",
+        *([f"TresPerNode={job.gres_per_node}"] if job.kinds else []),
     ]
 
 
@@ -178,16 +186,17 @@ def _node_lines(node: SlurmNode) -> list[str]:
     said, free = state.get(node.state, node.state.upper()), node.memory - node.used_memory
     lines = [
         f"NodeName={node.name} Arch={os.uname().machine} CoresPerSocket=1",
-        f"CPUAlloc={node.used} CPUEfctv={node.cores} CPUTot={node.cores} CPULoad=N/A",
+        f"CPUAlloc={node.used} CPUEfctv={node.cores} CPUTot={node.cores} CPULoad={node.load}",
         f"AvailableFeatures={features([node])}",
         f"ActiveFeatures={features([node])}",
-        "Gres=(null)",
+        f"Gres={node.gres}",
+        *([f"GresUsed={node.gres_used}"] if node.offered else []),
         f"NodeAddr={node.worker['host']} NodeHostName={node.worker['host']} Version=22.05.8",
         f"RealMemory={node.memory} AllocMem={node.used_memory} FreeMem={free} Sockets={node.cores} Boards=1",
         f"State={said} ThreadsPerCore=1 TmpDisk=0 Weight=1 Owner=N/A MCS_label=N/A",
         f"Partitions={PARTITION}",
-        f"CfgTRES=cpu={node.cores},mem={node.memory}M,billing={node.cores}",
-        f"AllocTRES=cpu={node.used},mem={node.used_memory}M" if node.used else "AllocTRES=",
+        f"CfgTRES={node.tres}",
+        f"AllocTRES={node.tres_used}",
     ]
     return [*lines, f"Reason={node.reason}"] if node.reason else lines
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 from fairlog.compat.slurm.jobs import always
-from fairlog.compat.slurm.nodes import SlurmNode, features, hosts_of, list_of, nodes
+from fairlog.compat.slurm.nodes import NO_GRES, SlurmNode, features, hosts_of, list_of, nodes
 from fairlog.compat.slurm.road import ApiRoad
-from fairlog.compat.slurm.squeue import FormatField, in_order, read_columns
+from fairlog.compat.slurm.squeue import FormatField, in_order, read_columns, read_fields
 from fairlog.compat.slurm.tables import CLUSTER, PARTITION, SINFO, VARIABLES
-from fairlog.compat.slurm.words import SlurmError, name_idle, read, width_of, with_variables
+from fairlog.compat.slurm.words import SlurmError, name_idle, read, with_variables
 
 USUAL = "%9P %.5a %.10l %.6D %.6t %N"
 LONG = "%9P %.5a %.10l %.10s %.4r %.8h %.10g %.6D %.11T %N"
@@ -20,13 +21,14 @@ BY_NODE_LONG = "%9N %.6D %.9P %.11T %4c %.8z %.6m %.8d %.6w %.8f %20E"
 REASONS = "%20E %9u %19H %N"
 SUMMARY = "%9P %.5a %.10l %.16F %N"
 _WHOLE = {"drng": "draining", "drain": "drained", "mix": "mixed", "alloc": "allocated"}
+_COMPLETE = {**_WHOLE, "drng": "mixed+drain", "drain": "idle+drain"}
 
 
 def _sum(group: list[SlurmNode]) -> str:
     return "/".join(str(sum(each)) for each in zip(*(node.counts for node in group), strict=True))
 
 
-def _shared(tell: Callable[[SlurmNode], int]) -> Callable[[list[SlurmNode]], object]:
+def _shared(tell: Callable[[SlurmNode], Any]) -> Callable[[list[SlurmNode]], object]:
     """The value that all have, or the least of them and a plus."""
 
     def shown(group: list[SlurmNode]) -> object:
@@ -34,6 +36,10 @@ def _shared(tell: Callable[[SlurmNode], int]) -> Callable[[list[SlurmNode]], obj
         return min(values) if len(values) == 1 else f"{min(values)}+" if values else 0
 
     return shown
+
+
+def _state(group: list[SlurmNode]) -> str:
+    return group[0].state if group else "n/a"
 
 
 def _states(group: list[SlurmNode]) -> str:
@@ -56,8 +62,8 @@ FIELDS: dict[str, tuple[str, Callable[[list[SlurmNode]], object]]] = {
     "D": ("NODES", len),
     "A": ("NODES(A/I)", lambda group: "/".join(_states(group).split("/")[:2])),
     "F": ("NODES(A/I/O/T)", _states),
-    "t": ("STATE", lambda group: group[0].state if group else "n/a"),
-    "T": ("STATE", lambda group: _WHOLE.get(group[0].state, group[0].state) if group else "n/a"),
+    "t": ("STATE", _state),
+    "T": ("STATE", lambda group: _WHOLE.get(_state(group), _state(group))),
     "N": ("NODELIST", lambda group: list_of([node.name for node in group])),
     "n": ("HOSTNAMES", lambda group: list_of([node.name for node in group])),
     "o": ("NODE_ADDR", lambda group: list_of([node.worker["host"] for node in group])),
@@ -65,8 +71,8 @@ FIELDS: dict[str, tuple[str, Callable[[list[SlurmNode]], object]]] = {
     "m": ("MEMORY", _shared(lambda node: node.memory)),
     "e": ("FREE_MEM", _shared(lambda node: node.memory - node.used_memory)),
     "C": ("CPUS(A/I/O/T)", _sum),
-    "G": ("GRES", lambda group: _kinds(group[0]) if group else "(null)"),
-    "O": ("CPU_LOAD", always("N/A")),
+    "G": ("GRES", lambda group: group[0].gres if group else NO_GRES),
+    "O": ("CPU_LOAD", _shared(lambda node: node.load)),
     "z": ("S:C:T", lambda group: f"1:{group[0].cores}:1" if group else "0:0:0"),
     "X": ("SOCKETS", always(1)),
     "Y": ("CORES", _shared(lambda node: node.cores)),
@@ -94,7 +100,16 @@ FIELDS: dict[str, tuple[str, Callable[[list[SlurmNode]], object]]] = {
 """Letter -> heading, and what a group of nodes has there."""
 
 
+_WITHOUT_LETTERS: dict[str, tuple[str, Callable[[list[SlurmNode]], object]]] = {
+    "AllocMem": ("ALLOCMEM", _shared(lambda node: node.used_memory)),
+    "Extra": ("EXTRA", always("(null)")),
+    "GresUsed": ("GRES_USED", lambda group: group[0].gres_used if group else NO_GRES),
+    "Port": ("PORT", always(0)),
+    "StateComplete": ("STATECOMPLETE", lambda group: _COMPLETE.get(_state(group), _state(group))),
+}
+COLUMNS = FIELDS | _WITHOUT_LETTERS
 NAMES = {
+    **{name.lower(): name for name in _WITHOUT_LETTERS},
     "allocnodes": "S",
     "available": "a",
     "cluster": "V",
@@ -128,6 +143,7 @@ NAMES = {
     "root": "r",
     "size": "s",
     "socketcorethread": "z",
+    "share": "h",
     "sockets": "X",
     "statecompact": "t",
     "statelong": "T",
@@ -142,19 +158,16 @@ NAMES = {
 """What --Format calls the fields, in small letters -> the letter."""
 
 
-def _kinds(node: SlurmNode) -> str:
-    offered = node.worker.get("offeredResources") or {}
-    return ",".join(f"{kind}:{number}" for kind, number in offered.items()) or "(null)"
-
-
 def _since(node: SlurmNode) -> str:
     from fairlog.compat.slurm import times  # noqa: PLC0415 (few print it)
 
     return times.moment(node.worker["since"], "Unknown")
 
 
-_OF_GROUPS = "NnoDAFC"
+_OF_GROUPS = "NnDAFC"
 """Fields by which a group of nodes is not divided: what its nodes are called, and how much of them there is."""
+_DIVIDES = (*"tTEHuUfbGo", "AllocMem", "GresUsed", "StateComplete")
+"""Fields of which a group of nodes has one value; of others it may have several, unless --exact is asked for."""
 _PARTITION: dict[str, Callable[[list[SlurmNode]], object]] = {"#P": always(PARTITION)}
 """How Slurm writes the order of partitions in its configuration."""
 _SHAPES = ("format", "Format", "long", "list-reasons", "summarize", "Node", "json")
@@ -171,7 +184,7 @@ def run(words: list[str]) -> int:
     columns, end = read_long(asked["Format"]) if "Format" in asked else read_columns(_format(asked), FIELDS, "node")
     states = states_named(asked.get("states", "all"))
     found = _wanted(nodes(ApiRoad()), asked, states)
-    if "format" not in asked and columns[0].letter == "N":
+    if not {"format", "Format"} & set(asked) and columns[0].letter == "N":
         columns[0].width = max([columns[0].width, *(len(node.name) for node in found)])
     if "json" in asked:
         from fairlog.compat.slurm.as_json import of_node, print_document  # noqa: PLC0415 (few ask for it)
@@ -180,45 +193,39 @@ def run(words: list[str]) -> int:
     groups: list[list[SlurmNode]] = []
     if "Node" in asked or "list-reasons" in asked or any(each.letter == "n" for each in columns):
         groups = [[node] for node in found]
-    elif "summarize" in asked or not any(each.letter in "tTEHAo" for each in columns):
+    elif "summarize" in asked:
         groups = [found]
     else:
-        groups = _alike(found, [each.letter for each in columns] if "exact" in asked else [])
+        groups = _alike(found, [each.letter for each in columns if "exact" in asked or each.letter in _DIVIDES])
     groups = in_order(groups, asked.get("sort"), {letter: tell for letter, (_, tell) in FIELDS.items()} | _PARTITION)
     if PARTITION not in asked.get("partition", PARTITION).split(","):
         groups = []
     heads = [time.strftime("%a %b %d %H:%M:%S %Y")] if "long" in asked and "format" not in asked else []
     lines = (
-        [] if "noheader" in asked else [*heads, "".join(each.shown(FIELDS[each.letter][0]) for each in columns) + end]
+        [] if "noheader" in asked else [*heads, "".join(each.shown(COLUMNS[each.letter][0]) for each in columns) + end]
     )
-    lines += ["".join(each.shown(FIELDS[each.letter][1](group)) for each in columns) + end for group in groups]
+    lines += ["".join(each.shown(COLUMNS[each.letter][1](group)) for each in columns) + end for group in groups]
     sys.stdout.write("".join(f"{line}\n" for line in lines))
     return 0
 
 
 def _alike(found: list[SlurmNode], letters: list[str]) -> list[list[SlurmNode]]:
-    """The nodes of one state together, those apart that differ in one of these fields; of none, a group without any.
+    """The nodes together that do not differ in these fields; of none, a group without any.
 
     Names and numbers of nodes are no differences.
     """
-    tells = [FIELDS[each][1] for each in letters if each not in _OF_GROUPS]
+    tells = [COLUMNS[each][1] for each in letters if each in _DIVIDES or each not in _OF_GROUPS]
     groups: dict[tuple[object, ...], list[SlurmNode]] = {}
     for node in found:
-        groups.setdefault((node.state, *(tell([node]) for tell in tells)), []).append(node)
+        groups.setdefault(tuple(tell([node]) for tell in tells), []).append(node)
     return list(groups.values()) or [[]]
 
 
 def read_long(text: str) -> tuple[list[FormatField], str]:
     """The fields of a list of names such as `NodeHost:20,CPUs`. Raises: Refused for an unknown name."""
-    found: list[FormatField] = []
-    for each in text.split(","):
-        name, _, size = each.strip().partition(":")
-        digits = size.removeprefix(".")
-        if name.lower() not in NAMES:
-            raise SlurmError(f"Invalid node format specification: {name[:40]}")
-        at = width_of(digits) if digits.isdecimal() else 20
-        found.append(FormatField("", NAMES[name.lower()], at, right=size.startswith(".")))
-    return found, ""
+    if text.strip().lower() == "all":
+        return read_columns("%all", FIELDS, "node")
+    return read_fields(text, NAMES, "node"), ""
 
 
 def _format(asked: dict[str, str]) -> str:

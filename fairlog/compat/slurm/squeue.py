@@ -47,7 +47,7 @@ def _host(job: SlurmJob) -> str:
 
 FIELDS: dict[str, tuple[str, str, Callable[[SlurmJob], object]]] = {
     "i": ("JOBID", "JobID", lambda job: job.id),
-    "A": ("JOBID", "JobArrayID", lambda job: job.number),
+    "A": ("JOBID", "JobArrayID", lambda job: job.own_number),
     "F": ("ARRAY_JOB_ID", "ArrayJobID", lambda job: job.number),
     "K": (
         "ARRAY_TASK_ID",
@@ -87,7 +87,7 @@ FIELDS: dict[str, tuple[str, str, Callable[[SlurmJob], object]]] = {
     "Q": ("PRIORITY", "PriorityLong", lambda job: job.app["priority"] + 1000),
     "E": ("DEPENDENCY", "Dependency", _after),
     "c": ("MIN_CPUS", "MinCpus", lambda job: job.cores),
-    "b": ("TRES_PER_NODE", "tres-per-node", always("N/A")),
+    "b": ("TRES_PER_NODE", "tres-per-node", lambda job: job.gres_per_node),
     "d": ("MIN_TMP_DISK", "MinTmpDisk", always(0)),
     "f": ("FEATURES", "Feature", always(NO)),
     "g": ("GROUP", "GroupName", lambda job: job.app["company"]),
@@ -143,6 +143,12 @@ COLUMNS = (
 _OF_DETAIL = frozenset({"o", "Requeue", "RestartCnt", "STDERR", "STDIN", "STDOUT"})
 """Fields for which each app is asked for by itself."""
 _ALIASES = {
+    "cpuspertask": "cpus-per-task",
+    "gres": "b",
+    "packjobid": "HetJobID",
+    "packjobidset": "HetJobIDSet",
+    "packjoboffset": "HetJobOffset",
+    "shared": "h",
     "tasks": "C",
     "numtasks": "C",
     "jobarrayid": "i",
@@ -152,18 +158,18 @@ _ALIASES = {
 
 
 class FormatField:
-    """A field of the output: the text before it, its letter, its width, and on which side it is filled."""
+    """A field of the output: the text before it and after it, its letter, its width, and on which side it is filled."""
 
-    def __init__(self, before: str, letter: str, width: int, *, right: bool = False) -> None:
-        self.before, self.letter, self.width, self.right = before, letter, width, right
+    def __init__(self, before: str, letter: str, width: int, *, right: bool = False, after: str = "") -> None:
+        self.before, self.letter, self.width, self.right, self.after = before, letter, width, right, after
 
     def shown(self, value: object) -> str:
         """The value in its field, cut to its width."""
         text = " ".join(str(value).split())
         if not self.width:
-            return self.before + text
+            return self.before + text + self.after
         text = text[: self.width]
-        return self.before + (text.rjust(self.width) if self.right else text.ljust(self.width))
+        return self.before + (text.rjust(self.width) if self.right else text.ljust(self.width)) + self.after
 
 
 def read_format(text: str) -> tuple[list[FormatField], str]:
@@ -201,15 +207,25 @@ def read_columns(text: str, known: Collection[str], what: str) -> tuple[list[For
 def read_names(text: str) -> tuple[list[FormatField], str]:
     """The fields of a list of names such as `JobID:20,State`. Raises: Refused for an unknown name."""
     known = {name.lower(): letter for letter, (_, name, _) in COLUMNS.items()} | _ALIASES
+    return read_fields(text, known, "job"), ""
+
+
+def read_fields(text: str, known: Mapping[str, str], what: str) -> list[FormatField]:
+    """The fields of a list of names, each maybe with `:[.][WIDTH][WHAT FOLLOWS IT]`; `known` tells their letters.
+
+    Raises: Refused for an unknown name.
+    """
     found: list[FormatField] = []
     for each in text.split(","):
-        name, _, size = each.strip().partition(":")
+        name, colon, size = each.lstrip().partition(":")
+        if (letter := known.get(name.strip().lower())) is None:
+            raise SlurmError(f"Invalid {what} format specification: {name[:40]}")
         right = size.startswith(".")
         size = size.removeprefix(".")
-        if name.lower() not in known:
-            raise SlurmError(f"Invalid job format specification: {name[:40]}")
-        found.append(FormatField("", known[name.lower()], width_of(size) if size.isdecimal() else 20, right=right))
-    return found, ""
+        after = size.lstrip("0123456789")
+        width = width_of(size[: len(size) - len(after)]) if colon else 20
+        found.append(FormatField("", letter, width, right=right, after=after))
+    return found
 
 
 _SHAPES = ("format", "Format", "long", "start", "json")

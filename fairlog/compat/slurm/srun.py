@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import IO, Any
@@ -88,8 +89,11 @@ _OF_JOBS = frozenset(
     [
         "account",
         "job-name",
+        "begin",
         "comment",
         "constraint",
+        "dependency",
+        "hold",
         "pty",
         "gres",
         "gpus",
@@ -183,6 +187,7 @@ def _outside(asked: SbatchOptions, options: list[str], command: list[str]) -> in
     words += ["--comment", comment] if (comment := asked.get("comment")) else []
     seconds = times.read_limit(asked.get("time") or "infinite")
     words += [] if seconds is None else ["--max-runtime", f"{seconds}s"]
+    words += _waits(asked)
     for label in sbatch.read_constraint(asked.get("constraint") or "") if "constraint" in asked else ():
         words += ["--require", label]
     for name, value in sbatch.told(asked, about, tasks, per_task).items():
@@ -199,6 +204,17 @@ def _outside(asked: SbatchOptions, options: list[str], command: list[str]) -> in
         env[URL_VARIABLE] = road.urls[0]  # the store, which it would find by itself, takes a second more to load
     sys.stdout.flush()
     os.execve(sys.executable, [sys.executable, "-m", "fairlog", *words], env)  # noqa: S606 (it is this program's other half)
+
+
+def _waits(asked: SbatchOptions) -> list[str]:
+    """The options of our verb that say for what the job waits. Raises: Refused."""
+    found = sbatch.read_dependencies(asked.get("dependency"))
+    words = [word for how, jobs in found["after"].items() for job in jobs for word in ("--after", f"{job}:{how}")]
+    words += ["--singleton"] * found[sbatch.SINGLETON] + ["--hold"] * ("hold" in asked)
+    if (begin := asked.get("begin")) is not None:
+        at = times.read_moment(begin, "begin", ahead=True) / 1000
+        words += ["--begin", time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(at))]
+    return words
 
 
 def _is_given_input(asked: SbatchOptions) -> bool:

@@ -18,6 +18,7 @@ COMMANDS = {
     "sinfo": "[OPTION]...",
     "sacctmgr": "[OPTION]... list user|account|cluster|qos [format=FIELDS]",
     "sshare": "[OPTION]...",
+    "sdiag": "[OPTION]...",
 }
 """The commands, and what follows their names."""
 VERSION = "slurm 22.05.8"

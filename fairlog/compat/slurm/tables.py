@@ -272,11 +272,11 @@ SRUN: Table = (
     Option("-t --time", "TIME", ACTS, "the longest time that the job runs; in a job, that its step does"),
     Option("-I --immediate", "[SECONDS]", IDLE, "the job waits for its turn"),
     Option("--comment", "TEXT", ACTS, "outside a job, the comment"),
-    Option("-d --dependency", "LIST", LEFT, "give it to sbatch"),
-    Option("-b --begin", "TIME", LEFT, "give it to sbatch"),
+    Option("-d --dependency", "LIST", ACTS, "outside a job, what it waits for, as with sbatch"),
+    Option("-b --begin", "TIME", ACTS, "outside a job, not before that time"),
     Option("--exact", "", IDLE, "a step has the cores of its job"),
     Option("--export", "NAMES", ACTS, "the variables of the processes: ALL, NONE, NAME, NAME=VALUE"),
-    Option("-H --hold", "", LEFT, "give it to sbatch"),
+    Option("-H --hold", "", ACTS, "outside a job, until `scontrol release`"),
     Option("--jobid", "ID", ACTS, "the job in which srun runs; others cannot be entered"),
     Option("-K --kill-on-bad-exit", "[0|1]", ACTS, "a process that fails ends the others"),
     Option("-l --label", "", ACTS, "each line after the number of its process"),
@@ -396,6 +396,15 @@ SSHARE: Table = (
     *_HELP,
 )
 
+SDIAG: Table = (
+    Option("-a --all", "", IDLE, "all is shown in any case", ("",)),
+    Option("-i --sort-by-id", "", IDLE, "requests are not counted", ("",)),
+    Option("-t --sort-by-time", "", IDLE, "requests are not counted", ("",)),
+    Option("-T --sort-by-time2", "", IDLE, "requests are not counted", ("",)),
+    Option("-M --cluster", "NAME", IDLE, "there is one cluster", (CLUSTER,)),
+    Option("-r --reset", "", LEFT, "jobs are counted from midnight on"),
+    *_HELP,
+)
 _AS_WITH_SBATCH = {
     name: name.lower().replace("_", "-")
     for name in (

@@ -205,6 +205,18 @@ def whole(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS else None
 
 
+OF_TASK = 10**10
+"""More than any app's number: so much of that of a task of an array is its index, counted from 1."""
+
+
+def task_of(text: str) -> tuple[str, int] | None:
+    """The array and the index of the task whose number this is; None if it is another's, or none."""
+    if not (text.isascii() and text.isdecimal() and len(text) <= 2 * _MOST_DIGITS and int(text) >= OF_TASK):
+        return None
+    place, array = divmod(int(text), OF_TASK)
+    return f"{array}", place - 1
+
+
 def counted(text: str, name: str) -> int:
     """The value of an option that says how many, a whole number from 1 on. Raises: Refused."""
     found = whole(text)

@@ -540,6 +540,35 @@ def test_a_task_of_an_array_cancels_itself_and_no_other(slurm: Slurm) -> None:
     wait_until(lambda: slurm.state(f"{job}_2") == "COMPLETED", "the end of the other")
 
 
+def test_a_task_of_an_array_is_ended_by_the_number_that_squeue_tells_of_it(slurm: Slurm) -> None:
+    job = slurm.ok("sbatch", "--parsable", "-a", "1-2", "-o", "/dev/null", "--wrap", "sleep 600").strip()
+    wait_until(lambda: slurm.ok("squeue", "-h", "-j", job, "-o", "%T").split() == ["RUNNING"] * 2, "their beginning")
+    told = dict(line.split() for line in slurm.ok("squeue", "-h", "-j", job, "-o", "%i %A").splitlines())
+    first, second = told[f"{job}_1"], told[f"{job}_2"]
+    assert len({job, first, second}) == 3
+    slurm.ok("scancel", first)
+    wait_until(lambda: slurm.state(first) == slurm.state(f"{job}_1") == "CANCELLED by 0", "its end")
+    assert slurm.ok("squeue", "-h", "-j", second, "-o", "%i %T") == f"{job}_2 RUNNING\n"
+    assert f"JobId={second} ArrayJobId={job} ArrayTaskId=2 " in slurm.ok("scontrol", "show", "job", second)
+    slurm.ok("scancel", job)
+
+
+def test_sdiag_counts_jobs_and_srun_waits_for_others(slurm: Slurm) -> None:
+    def pending() -> int:
+        return int(next(line for line in slurm.ok("sdiag").splitlines() if line.startswith("Jobs pending:"))[13:])
+
+    before = pending()
+    held = slurm.ok("sbatch", "--parsable", "-H", "-o", "/dev/null", "--wrap", "true").strip()
+    assert pending() == before + 1
+    later = subprocess.Popen(
+        ["srun", "-d", f"afterany:{held}", "echo", "now"], env=slurm.env, cwd=slurm.shell.home, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    wait_until(lambda: "Dependency" in slurm.ok("squeue", "-h", "--me", "-o", "%r"), "its waiting")
+    slurm.ok("scancel", held)
+    assert later.communicate(timeout=HOPELESS_S) == ("now\n", "")
+
+
 def test_scontrol_requeues_what_runs_and_says_what_it_does_not(slurm: Slurm) -> None:
     job = slurm.ok("sbatch", "--parsable", "--wrap", "sleep 600").strip()
     kept = slurm.ok("sbatch", "--parsable", "--no-requeue", "--wrap", "sleep 600").strip()

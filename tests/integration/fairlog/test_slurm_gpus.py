@@ -66,3 +66,20 @@ def test_our_verbs_take_the_same_of_the_lines_of_a_script(shell: Shell) -> None:
 def test_srun_has_the_processors_that_it_asks_for(shell: Shell) -> None:
     done = run(shell, "srun", "--gres=gpu:1", "sh", "-c", TELL)
     assert done.out.strip() in ONE, done
+
+
+def test_processors_are_listed_with_nodes_and_jobs(shell: Shell) -> None:
+    nodes = ("sinfo", "-h", "-O", "NodeList: ,GresUsed: ,Gres:", "-n", "graphics")
+    wait_until(lambda: run(shell, *nodes).out == "graphics gpu:0 gpu:2\n", "the end of what ran")
+    job = run(shell, "sbatch", "--parsable", "--gres=gpu:1", "-o", "/dev/null", "--wrap", "sleep 600").out.strip()
+    wait_until(lambda: run(shell, "squeue", "-h", "-j", job, "-o", "%t").out == "R\n", "its beginning")
+    assert run(shell, *nodes).out == "graphics gpu:1 gpu:2\n"
+    assert run(shell, "squeue", "-h", "-j", job, "-O", "tres-per-node:|,tres-alloc:").out == (
+        "gres:gpu:1|cpu=1,mem=512M,node=1,billing=1,gres/gpu=1\n"
+    )
+    told = run(shell, "sacct", "-X", "-n", "-P", "-j", job, "-o", "AllocTRES").out
+    assert told == "billing=1,cpu=1,gres/gpu=1,mem=512M,node=1\n"
+    lines = run(shell, "scontrol", "show", "job", job).out.split()
+    assert {"JOB_GRES=gpu:1", "TresPerNode=gres:gpu:1"} <= set(lines)
+    assert "AllocTRES=cpu=1,mem=512M,gres/gpu=1" in run(shell, "scontrol", "show", "node", "graphics").out
+    assert run(shell, "scancel", job).code == 0

@@ -29,6 +29,7 @@ from fairlog.compat.slurm import (
     sbatch,
     scancel,
     scontrol,
+    sdiag,
     sinfo,
     squeue,
     sshare,
@@ -695,12 +696,13 @@ def test_shares_are_quotas_and_usage_is_what_is_held() -> None:
         "users": [{"company": "acme", "user": "ann", "heldCores": 2}],
     }
     assert sshare.figures(shares) == {
-        ("acme", ""): {"shares": 6, "part": "0.750000", "usage": 3, "used": "0.750000"},
-        ("globex", ""): {"shares": 2, "part": "0.250000", "usage": 1, "used": "0.250000"},
+        ("acme", ""): {"shares": 6, "part": "0.750000", "usage": 3, "used": "0.750000", "level": "1.000000"},
+        ("globex", ""): {"shares": 2, "part": "0.250000", "usage": 1, "used": "0.250000", "level": "1.000000"},
         ("acme", "ann"): {"usage": 2, "used": "0.500000"},
     }
     none = {"companies": [{"company": "acme", "quotaCores": 0, "heldCores": 0}], "users": []}
-    assert sshare.figures(none)["acme", ""] == {"shares": 0, "part": "0.000000", "usage": 0, "used": "0.000000"}
+    told = {"shares": 0, "part": "0.000000", "usage": 0, "used": "0.000000", "level": "inf"}
+    assert sshare.figures(none)["acme", ""] == told
 
 
 def test_labels_of_workers_are_features_of_nodes() -> None:
@@ -780,7 +782,11 @@ REFUSED = {
     ("sacctmgr", "add", "user", "ann"): 1,
     ("sacctmgr", "list", "foo"): 1,
     ("sshare", "--foo"): 1,
-    ("sshare", "-o", "Account,FairShare"): 1,
+    ("sshare", "-o", "Account,Foo"): 1,
+    ("sdiag", "--foo"): 1,
+    ("sdiag", "x"): 1,
+    ("sdiag", "--reset"): 1,
+    ("scontrol", "sh", "job"): 1,
     ("srun",): 1,
     ("srun", "--pty", "bash"): 1,
     ("srun", "--jobid", "17", "true"): 1,
@@ -844,7 +850,7 @@ def test_bad_input_is_refused_in_a_line_before_anything_is_sent(
         def send(self, _: object) -> int:
             raise AssertionError("nothing is sent")
 
-    for module in (sbatch, squeue, scancel, sacct, scontrol, sinfo, sacctmgr, sshare):
+    for module in (sbatch, squeue, scancel, sacct, scontrol, sinfo, sacctmgr, sshare, sdiag):
         monkeypatch.setattr(module, "ApiRoad", Road)
     code = main(words[0], list(words[1:]))
     said = capsys.readouterr()

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, NoReturn
 import pytest
 
 from fairlog.compat.slurm import road as roads
-from fairlog.compat.slurm import sacct, sacctmgr, sbatch, scancel, scontrol, sinfo, squeue, srun, sshare, tables
+from fairlog.compat.slurm import sacct, sacctmgr, sbatch, scancel, scontrol, sdiag, sinfo, squeue, srun, sshare, tables
 from fairlog.compat.slurm.start import COMMANDS, main
 from fairlog.compat.slurm.words import ACTS, IDLE, LEFT, Option
 from fairlog.engines import keys
@@ -147,7 +147,7 @@ def console(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
     for name in list(os.environ):
         if name.startswith(("SLURM", "SBATCH", "SQUEUE", "SACCT", "SINFO", "SCANCEL", "SRUN", "FAIRLOG")):
             monkeypatch.delenv(name)
-    for module in (sbatch, squeue, scancel, sacct, scontrol, sinfo, sacctmgr, sshare):
+    for module in (sbatch, squeue, scancel, sacct, scontrol, sinfo, sacctmgr, sshare, sdiag):
         monkeypatch.setattr(module, "ApiRoad", SameAnswers)
     monkeypatch.setattr(roads, "ApiRoad", SameAnswers)
     monkeypatch.setattr(roads, "login", lambda: "ann")
@@ -220,6 +220,9 @@ _JOB = {
     "comment": Try("text"),
 }
 _SRUN = {
+    "begin": Try("now+1hour"),
+    "dependency": Try("afterok:17"),
+    "hold": Try(),
     "overcommit": Try("", ["-n", "9"]),
     "jobid": Try("99"),
     "kill-on-bad-exit": Try("1", ["-n", "2"]),
@@ -343,6 +346,7 @@ TRIES: dict[str, dict[str, Try]] = {
         "users": Try("bob"),
         "Users": Try(),
     },
+    "sdiag": {},
 }
 """Command -> the options that act, and how each is tried; `step` is srun in a job."""
 OF_ITSELF = ("help", "usage", "version")
