@@ -27,6 +27,46 @@ if __name__ == "__main__":
     with cfut.SlurmExecutor(additional_setup_lines=lines) as pool:
         assert list(pool.map(abs, [-1, -2, 3])) == [1, 2, 3]
 """
+CYLC = """
+import os
+import subprocess
+import sys
+from pathlib import Path
+programs = Path(sys.executable).parent
+Path("conf").mkdir()
+Path("conf/global.cylc").write_text(f'''
+[platforms]
+    [[batch]]
+        job runner = slurm
+        hosts = localhost
+        install target = localhost
+        cylc path = {programs}
+        communication method = poll
+        submission polling intervals = PT1S
+        execution polling intervals = PT1S
+''')
+Path("flow").mkdir()
+Path("flow/flow.cylc").write_text('''
+[scheduling]
+    [[graph]]
+        R1 = one => two
+[runtime]
+    [[root]]
+        platform = batch
+        execution time limit = PT5M
+        [[[directives]]]
+            --account = acme
+            --mem = 300M
+    [[one]]
+        script = echo hello $SLURM_JOB_ID
+    [[two]]
+        script = true
+''')
+asked = [programs / "cylc", "vip", "--no-detach", "--no-run-name", "./flow"]
+subprocess.run(asked, env={**os.environ, "CYLC_CONF_PATH": str(Path("conf").resolve())}, check=True)
+(said,) = Path.home().glob("cylc-run/flow/log/job/1/one/01/job.out")
+assert "hello" in said.read_text()
+"""
 DASK = """
 from dask.distributed import Client
 from dask_jobqueue import SLURMCluster
@@ -100,6 +140,31 @@ maestro = pathlib.Path(sys.executable).with_name("maestro")
 subprocess.run([maestro, "run", "-y", "-fg", "-s", "1", "study.yaml"], check=True)
 assert sorted(path.read_text() for path in pathlib.Path("out").rglob("read.txt")) == ["hello a\\n", "hello b\\n"]
 """
+MYQUEUE = """
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+mq = Path(sys.executable).with_name("mq")
+os.environ["PATH"] = f"{mq.parent}:{os.environ['PATH']}"
+subprocess.run([mq, "init"], check=True)
+Path(".myqueue/config.py").write_text('''
+config = {"scheduler": "slurm", "extra_args": ["--account=acme"],
+          "nodes": [("main", {"cores": 4, "memory": "4G", "nodename": "main"})]}
+''')
+subprocess.run([mq, "submit", "-R", "1:1m", "shell:touch+first"], check=True)
+subprocess.run([mq, "submit", "-R", "1:1m", "--dependencies", "shell:touch+first", "shell:cat+first"], check=True)
+def states():
+    subprocess.run([mq, "kick"], check=True)
+    listed = subprocess.run([mq, "ls", "-c", "s"], capture_output=True, text=True, check=True).stdout
+    return [line.strip() for line in listed.splitlines() if line.strip() in ("done", "FAILED", "running", "queued")]
+until = time.monotonic() + 60
+while states() != ["done", "done"]:
+    assert time.monotonic() < until, states()
+    time.sleep(0.5)
+assert "4096M" in subprocess.run([mq, "config", "slurm"], capture_output=True, text=True, check=True).stdout
+"""
 NIPYPE = """
 import os
 import nipype.pipeline.engine as pe
@@ -166,6 +231,20 @@ assert queue.get_status_of_job(job) in ("pending", "running")
 queue.delete_job(job)
 assert queue.get_status_of_job(job) is None
 """
+QBATCH = """
+import subprocess
+import sys
+import time
+from pathlib import Path
+Path("commands").write_text("".join(f"echo {number} > {number}.out\\n" for number in range(3)))
+qbatch = Path(sys.executable).with_name("qbatch")
+subprocess.run([qbatch, "-b", "slurm", "--ppj", "1", "-c", "2", "-w", "0:05:00", "commands"], check=True)
+subprocess.run([qbatch, "-b", "slurm", "--depend", "commands", "-w", "0:05:00", "--", "cat", "2.out"], check=True)
+until = time.monotonic() + 60
+while len(list(Path().glob("*.out"))) < 3:
+    assert time.monotonic() < until
+    time.sleep(0.2)
+"""
 QTOOLKIT = """
 import subprocess
 from qtoolkit.core.data_objects import QResources, QState
@@ -207,6 +286,16 @@ class Echo(rfm.RunOnlyRegressionTest):
 ''')
 subprocess.run([Path(sys.executable).with_name("reframe"), "-C", "site.py", "-c", "checks.py", "-r"], check=True)
 """
+REPORTSEFF = """
+import subprocess
+import sys
+from pathlib import Path
+asked = ["sbatch", "--parsable", "-W", "-t", "5", "-o", "/dev/null", "--wrap", "true"]
+job = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+words = [Path(sys.executable).with_name("reportseff"), "--no-color", "--format", "+Partition,AllocTRES", job]
+_, line = subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip().splitlines()
+assert line.split()[:2] == [job, "COMPLETED"] and "main" in line and "cpu=1" in line, line
+"""
 SIGNAC = """
 import subprocess
 import sys
@@ -242,6 +331,17 @@ about = dict(account="acme", cpus_per_task=1)
 array = Slurm(array=range(3, 6), output=f"one-{Slurm.JOB_ARRAY_ID}.out", **about).sbatch("echo $SLURM_ARRAY_TASK_ID")
 Slurm(dependency=dict(afterok=array), output="after.out", wait=True, **about).sbatch("cat one-*.out")
 assert Path("after.out").read_text().split() == ["3", "4", "5"]
+"""
+SLURM2SQL = """
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+asked = ["sbatch", "--parsable", "-W", "-o", "/dev/null", "-J", "counted", "--wrap", "exit 3"]
+job = subprocess.run(asked, capture_output=True, text=True).stdout.strip()
+subprocess.run([Path(sys.executable).with_name("slurm2sql"), "jobs.db", "--", "-a", "-S", "today"], check=True)
+rows = sqlite3.connect("jobs.db").execute("select State, NCPUS from slurm where JobName = 'counted'").fetchall()
+assert rows == [("FAILED", 1)], rows
 """
 SUBMITIT = """
 import time
@@ -283,6 +383,29 @@ if __name__ == "__main__":
     asked.batch_logs_dir = os.getcwd()
     with Toil(asked) as toil:
         assert toil.start(Job.wrapJobFn(all_of_them, cores=1, memory="200M", disk="10M")) == [0, 1, 4]
+"""
+TURM = """
+import fcntl
+import os
+import pty
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+asked = ["sbatch", "--parsable", "-J", "watched", "-o", "/dev/null", "--wrap", "sleep 600"]
+job = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+here, there = pty.openpty()
+fcntl.ioctl(there, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 140, 0, 0))
+turm = subprocess.Popen([Path(sys.executable).with_name("turm")], stdin=there, stdout=there, stderr=there)
+shown, until = b"", time.monotonic() + 60
+while b"watched" not in shown:
+    assert time.monotonic() < until and turm.poll() is None, shown
+    shown += os.read(here, 1 << 16) if select.select([here], [], [], 1)[0] else b""
+turm.kill()
+subprocess.run(["scancel", job], check=True)
 """
 PROGRAMS = {name.lower(): text for name, text in globals().items() if name.isupper() and isinstance(text, str)}
 del PROGRAMS["clients"]
