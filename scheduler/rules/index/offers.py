@@ -6,15 +6,14 @@ Those of equal labels, taints and offers are kept together, so that a refusal lo
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from scheduler.model.resources import Resources
 from scheduler.rules.entities.labels import met_by
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from scheduler.model.resources import Resources
     from scheduler.rules.entities.workers import LostWorker, Worker
 
 
