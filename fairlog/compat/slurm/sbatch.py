@@ -110,7 +110,12 @@ def run(words: list[str]) -> int:
     script = batch.wrapped(wrap) if wrap is not None else batch.read_script(found(name))
     of_script, others = read(SBATCH, batch.directives(script), code=CODE)
     if others:
-        raise SlurmError(f"the script has {others[0][:40]!r} in a line #SBATCH, which belongs to no option", CODE)
+        several = "; a job has one part: submit each with an sbatch of its own" * (
+            others[0] in ("hetjob", "packjob", ":")
+        )
+        raise SlurmError(
+            f"the script has {others[0][:40]!r} in a line #SBATCH, which belongs to no option{several}", CODE
+        )
     check_memory([*of_script, *given])
     of_variables = read_variables(SBATCH, VARIABLES["sbatch"])
     asked = SbatchOptions([*of_script, *of_variables, *given])
@@ -431,6 +436,8 @@ def read_array(text: str | None) -> tuple[str, int]:
     wrong = SlurmError(f"Batch job submission failed: Invalid job array specification: {text[:40]!r}")
     if percent and not whole(most):
         raise wrong
+    if listed[:1] + listed[-1:] == "[]":
+        listed = listed[1:-1]
     for part in listed.split(","):
         span, colon, step = part.partition(":")
         first, dash, last = span.partition("-")
@@ -585,7 +592,7 @@ def read_dependencies(text: str | None) -> dict[str, Any]:
     if text is not None and "?" in text:
         raise SlurmError(f"{wrong}: all of them must be met here; separate them by commas")
     for part in [] if text is None else text.split(","):
-        kind, colon, jobs = part.partition(":")
+        kind, colon, jobs = (f"afterany:{part}" if whole(part) else part).partition(":")
         if kind == SINGLETON and not colon:
             alone = True
             continue

@@ -86,41 +86,51 @@ def _near(at: time.struct_time) -> str:
     return "%a %H:%M" if 1 < days < 6 else "%-d %b %H:%M"
 
 
-_FORMS = ("%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M", "%Y-%m-%d")
 _UNITS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 604800}
 _NAMED = {"midnight": (0, 0, 0), "noon": (12, 0, 0), "fika": (15, 0, 0), "teatime": (16, 0, 0)}
+_DAYS = {"today": 0, "tomorrow": 1}
 
 
 def read_moment(text: str, option: str, *, ahead: bool = False) -> int:
-    """A time (ms), in local time: `now-2hours`, `2026-03-01T12:00`, `12:30`, `midnight`.
+    """A time (ms), in local time: `now-2hours`, `2026-03-01T12:00`, `12:30`, `midnight`, `16:00 tomorrow`, `uts17`.
 
     Of a clock time alone, that of today is meant, or with `ahead` the next one. Raises: Refused.
     """
-    said = text.strip().lower()
+    said = " ".join(text.lower().split())
     now = time.time()
     if said.startswith("now"):
-        return round((now + _offset(said[3:], option)) * 1000)
-    today = time.localtime(now)
-    at = _NAMED.get(said)
-    if said in ("today", "tomorrow"):
-        at, now = (0, 0, 0), now + 86400 * (said == "tomorrow")
-        today, ahead = time.localtime(now), False
-    at = at or _clock(said)
-    if at is not None:
-        found = time.mktime((today.tm_year, today.tm_mon, today.tm_mday, *at, 0, 0, -1))
-        return round((found + 86400 * (ahead and found < now)) * 1000)
-    if (of_day := _of_day(said, now, ahead=ahead)) is not None:
-        return round(of_day * 1000)
-    for form in _FORMS:
-        try:
-            return round(time.mktime(time.strptime(text.strip(), form)) * 1000)
-        except ValueError:
-            continue
-    raise SlurmError(f"Invalid --{option} specification: {text[:40]}", 255 if ahead else 1)
+        return round((now + _offset(said[3:].replace(" ", ""), option)) * 1000)
+    if said.startswith("uts") and (seconds := whole(said[3:])) is not None:
+        return seconds * 1000
+    day, at = _day_and_time(said)
+    if said and (not day or day in _DAYS):
+        of = time.localtime(now + 86400 * _DAYS.get(day, 0))
+        found = time.mktime((of.tm_year, of.tm_mon, of.tm_mday, *at, 0, 0, -1))
+        return round((found + 86400 * (ahead and not day and found < now)) * 1000)
+    if (of_day := _of_year(day, at)) is None and (of_day := _of_day(day, at, now, ahead=ahead)) is None:
+        raise SlurmError(f"Invalid --{option} specification: {text[:40]}", 255 if ahead else 1)
+    return round(of_day * 1000)
+
+
+def _day_and_time(said: str) -> tuple[str, tuple[int, int, int]]:
+    """The day, "" for none, and the time of day, which may be named in either order, or which is midnight."""
+    if (alone := _clock(said)) is not None:
+        return "", alone
+    marks = [place for place, letter in enumerate(said) if letter in "t- "]
+    last = said.rfind(" ")
+    for day, clock in (
+        *((said[:place], said[place + 1 :]) for place in marks),
+        (said[last + 1 :], said[: max(last, 0)]),
+    ):
+        if day and (at := _clock(clock)) is not None:
+            return day.strip(), at
+    return said.removesuffix("t"), (0, 0, 0)
 
 
 def _clock(text: str) -> tuple[int, int, int] | None:
-    """Hours, minutes and seconds of `12:30`, `12:30:15` or `1:30pm`; None of anything else."""
+    """Hours, minutes and seconds of `12:30`, `12:30:15`, `1:30pm` or `noon`; None of anything else."""
+    if text in _NAMED:
+        return _NAMED[text]
     half = text[-2:] if text[-2:] in ("am", "pm") else ""
     parts = text.removesuffix(half).strip().split(":")
     if len(parts) not in (2, 3) or any(whole(each) is None for each in parts):
@@ -133,18 +143,25 @@ def _clock(text: str) -> tuple[int, int, int] | None:
     return (hours, minutes, seconds) if hours < 24 and minutes < 60 and seconds < 60 else None
 
 
-def _of_day(text: str, now: float, *, ahead: bool) -> float | None:
-    """The time (s) of `MMDD[YY]`, `MM/DD[/YY]` or `MM.DD[.YY]`, each also with `-HH:MM[:SS]`; None of anything else.
+def _of_year(day: str, at: tuple[int, int, int]) -> float | None:
+    """The time (s) of `YYYY-MM-DD`; None of anything else."""
+    try:
+        known = time.strptime(day, "%Y-%m-%d")
+    except ValueError:
+        return None
+    return time.mktime((known.tm_year, known.tm_mon, known.tm_mday, *at, 0, 0, -1))
+
+
+def _of_day(day: str, at: tuple[int, int, int], now: float, *, ahead: bool) -> float | None:
+    """The time (s) of `MMDD[YY]`, `MM/DD[/YY]` or `MM.DD[.YY]`; None of anything else.
 
     Without a year this one is meant, or with `ahead` the next one for a day that is over.
     """
-    day, dash, clock = text.partition("-")
-    at = _clock(clock) if dash else (0, 0, 0)
     if day.isdecimal() and len(day) in (4, 6):
         parts = [day[start : start + 2] for start in range(0, len(day), 2)]
     else:
         parts = day.split("/" if "/" in day else ".")
-    if at is None or len(parts) not in (2, 3) or not all(each.isdecimal() and len(each) <= 2 for each in parts):
+    if len(parts) not in (2, 3) or not all(each.isdecimal() and len(each) <= 2 for each in parts):
         return None
     year = 2000 + int(parts[2]) if len(parts) == 3 else time.localtime(now).tm_year
     for each in (year, year + 1)[: 2 if len(parts) == 2 and ahead else 1]:

@@ -161,8 +161,9 @@ def test_what_is_no_script_is_refused() -> None:
 
 def test_arrays_are_read_with_their_steps_and_how_many_run_at_once() -> None:
     assert sbatch.read_array("1-10,15,20-30:5%3") == ("1-10,15,20-30:5", 3)
+    assert sbatch.read_array("[1-3,5]%2") == ("1-3,5", 2)
     assert sbatch.members("0-6:3,2,2-4") == [0, 2, 3, 4, 6]
-    for text in ("5-1", "x", "", "1-", "1:2", "1-5:0", "1%0", "1%x", "-1"):
+    for text in ("5-1", "x", "", "1-", "1:2", "1-5:0", "1%0", "1%x", "-1", "[1-3", "[]"):
         with pytest.raises(SlurmError, match="Invalid job array specification"):
             sbatch.read_array(text)
 
@@ -173,6 +174,7 @@ def test_dependencies_signals_sizes_and_patterns_are_what_fairlog_calls_them() -
         "singleton": False,
     }
     assert sbatch.read_dependencies("singleton,after:7") == {"after": {"began": ["7"]}, "singleton": True}
+    assert sbatch.read_dependencies("7,9,afterok:1")["after"] == {"any": ["7", "9"], "ok": ["1"]}
     assert sbatch.read_dependencies(None) == {"after": {}, "singleton": False}
     assert jobs.after_of(app(after={"a": "ok", "b": "not-ok", "c": "began"})) == (
         "afterok:a(unfulfilled),afternotok:b(unfulfilled),after:c(unfulfilled)"
@@ -608,6 +610,16 @@ def test_sacct_prints_columns_for_people_and_marks_for_programs() -> None:
         ("10:00am", True, "2026-06-16T10:00:00"),
         ("12:30:05 pm", True, "2026-06-15T12:30:05"),
         ("12:30am", False, "2026-06-15T00:30:00"),
+        ("1970-01-01-00:00:01", False, "1970-01-01T00:00:01"),
+        ("1970-01-01", False, "1970-01-01T00:00:00"),
+        ("2027-02-03 04:05", True, "2027-02-03T04:05:00"),
+        ("2027-02-03T", True, "2027-02-03T00:00:00"),
+        ("tomorrow 16:00", True, "2026-06-16T16:00:00"),
+        ("4:00 pm  tomorrow", True, "2026-06-16T16:00:00"),
+        ("noon today", True, "2026-06-15T12:00:00"),
+        ("03:04 01/02", True, "2027-01-02T03:04:00"),
+        ("now + 1 hour", True, "2026-06-15T13:00:00"),
+        ("uts1781524801", True, "2026-06-15T12:00:01"),
     ],
 )
 def test_days_and_hours_are_read_in_the_forms_of_slurm(
@@ -629,7 +641,25 @@ def test_relative_times_are_told_by_the_days_that_they_are_away(monkeypatch: pyt
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("text", ["1301", "0230", "112", "13:00pm", "0am", "1127-25:00", "1/2/3/4", "11.27/26", "a/b"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1301",
+        "0230",
+        "112",
+        "13:00pm",
+        "0am",
+        "1127-25:00",
+        "1/2/3/4",
+        "11.27/26",
+        "a/b",
+        "",
+        "today tomorrow",
+        "16:00 17:00",
+        "utsx",
+        "-16:00",
+    ],
+)
 def test_what_is_no_day_and_no_hour_is_refused(text: str) -> None:
     with pytest.raises(SlurmError, match="Invalid --starttime specification"):
         times.read_moment(text, "starttime")

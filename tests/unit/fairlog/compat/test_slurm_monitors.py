@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -218,3 +219,14 @@ def test_an_srun_outside_a_job_waits_for_what_sbatch_would() -> None:
     assert words("-b", "2999-01-02T03:04") == ["--begin", "2999-01-02T03:04:00"]
     with pytest.raises(SlurmError, match="Job dependency problem"):
         words("-d", "x:17")
+
+
+def test_a_script_of_several_parts_is_told_that_a_job_has_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "parts.sh"
+    script.write_text("#!/bin/sh\n#SBATCH -n 1\n#SBATCH hetjob\n#SBATCH -n 2\n")
+    assert main("sbatch", [str(script)]) == 255
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "a job has one part: submit each with an sbatch of its own" in said
