@@ -129,6 +129,9 @@ FIELDS: dict[str, tuple[int, Callable[[Row], object]]] = {
     "Start": (19, lambda row: times.moment(row.job.start, "Unknown")),
     "State": (10, _state),
     "Submit": (19, lambda row: times.moment(row.job.app["submittedAt"], "Unknown")),
+    "StdErr": (20, _of_job(lambda row: row.job.file("error"))),
+    "StdIn": (20, _of_job(lambda row: row.job.stdin)),
+    "StdOut": (20, _of_job(lambda row: row.job.file("output"))),
     "SubmitLine": (20, always("")),
     "Suspended": (10, always("00:00:00")),
     "SystemCPU": (10, always("00:00:00")),
@@ -142,6 +145,8 @@ FIELDS: dict[str, tuple[int, Callable[[Row], object]]] = {
     "WorkDir": (20, _of_job(lambda row: row.job.app["cwd"] or "/")),
 }
 """Name -> the usual width, and what a line has there."""
+_OF_DETAIL = frozenset({"StdErr", "StdIn", "StdOut"})
+"""Fields for which each app is asked for by itself, and which `all` leaves out; Slurm has them since 23.11."""
 _UNMEASURED = (
     *("AdminComment", "AssocID", "AveCPUFreq", "AveDiskRead", "AveDiskWrite", "AvePages", "BlockID"),
     *("ConsumedEnergy", "ConsumedEnergyRaw", "Container", "DBIndex", "Layout", "McsLabel", "MinCPU", "MinCPUNode"),
@@ -167,7 +172,7 @@ def read_fields(text: str) -> list[tuple[str, int]]:
         if not name:
             continue
         if name.lower() == "all":
-            found += [(one, FIELDS[one][0]) for one in FIELDS]
+            found += [(one, FIELDS[one][0]) for one in FIELDS if one not in _OF_DETAIL]
             continue
         if name.lower() not in known:
             raise SlurmError(f'Invalid field requested: "{name[:40]}"; --helpformat lists the fields')
@@ -209,9 +214,13 @@ def run(words: list[str]) -> int:
         steps_too = "allocations" not in asked
         return print_document("jobs", [of_account(job, steps=steps_too) for job in wanted(ApiRoad(), asked)])
     steps = steps_named(jobs.split(asked.get("jobs", "")))
+    road = ApiRoad()
+    listed = wanted(road, asked)
+    if any(name in _OF_DETAIL for name, _ in columns):
+        jobs.with_details(road, listed)
     rows = [
         Row(job, step, units)
-        for job in wanted(ApiRoad(), asked)
+        for job in listed
         for step in (("",) if "allocations" in asked or job.start is None else ("", "batch"))
         if (only := steps.get(str(job.number))) is None or step in only
     ]

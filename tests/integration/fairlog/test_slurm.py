@@ -553,6 +553,14 @@ def test_a_task_of_an_array_is_ended_by_the_number_that_squeue_tells_of_it(slurm
     slurm.ok("scancel", job)
 
 
+def test_sacct_tells_where_the_output_of_a_job_is(slurm: Slurm) -> None:
+    job = slurm.ok("sbatch", "--parsable", "-W", "-o", "said-%j", "--wrap", "true").strip()
+    home = slurm.shell.home
+    told = slurm.ok("sacct", "-n", "-P", "-j", job, "-o", "JobID,StdOut,StdErr,StdIn").splitlines()
+    assert told == [f"{job}|{home}/said-{job}|{home}/said-{job}|/dev/null", f"{job}.batch|||"]
+    assert "StdOut" not in slurm.ok("sacct", "-P", "-l", "-j", job).partition("\n")[0]
+
+
 def test_sdiag_counts_jobs_and_srun_waits_for_others(slurm: Slurm) -> None:
     def pending() -> int:
         return int(next(line for line in slurm.ok("sdiag").splitlines() if line.startswith("Jobs pending:"))[13:])
