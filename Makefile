@@ -57,7 +57,7 @@ $(SPARK_PYTHON): | $(BIN)/python
 # The plugins in the programs that they are for, Snakemake and JupyterHub, and programs that know Slurm, installed in a
 # folder of their own.
 CLIENTS_PYTHON := $(VENV)/clients/bin/python
-CLIENTS := snakemake pytest jupyterhub notebook clusterfutures cylc-flow dask-jobqueue executorlib[cluster] fireworks ipyparallel \
+CLIENTS := snakemake pytest jupyterhub notebook clusterfutures dask-jobqueue executorlib[cluster] fireworks ipyparallel \
 	maestrowf mpi4py mpich myqueue nipype parsl psij-python pysqa qbatch qtoolkit reframe-hpc reportseff signac-flow \
 	simple_slurm slurm2sql submitit toil turm
 test-clients: $(VENV)/.test $(CLIENTS_PYTHON)

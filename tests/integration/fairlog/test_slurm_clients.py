@@ -27,46 +27,6 @@ if __name__ == "__main__":
     with cfut.SlurmExecutor(additional_setup_lines=lines) as pool:
         assert list(pool.map(abs, [-1, -2, 3])) == [1, 2, 3]
 """
-CYLC = """
-import os
-import subprocess
-import sys
-from pathlib import Path
-programs = Path(sys.executable).parent
-Path("conf").mkdir()
-Path("conf/global.cylc").write_text(f'''
-[platforms]
-    [[batch]]
-        job runner = slurm
-        hosts = localhost
-        install target = localhost
-        cylc path = {programs}
-        communication method = poll
-        submission polling intervals = PT1S
-        execution polling intervals = PT1S
-''')
-Path("flow").mkdir()
-Path("flow/flow.cylc").write_text('''
-[scheduling]
-    [[graph]]
-        R1 = one => two
-[runtime]
-    [[root]]
-        platform = batch
-        execution time limit = PT5M
-        [[[directives]]]
-            --account = acme
-            --mem = 300M
-    [[one]]
-        script = echo hello $SLURM_JOB_ID
-    [[two]]
-        script = true
-''')
-asked = [programs / "cylc", "vip", "--no-detach", "--no-run-name", "./flow"]
-subprocess.run(asked, env={**os.environ, "CYLC_CONF_PATH": str(Path("conf").resolve())}, check=True)
-(said,) = Path.home().glob("cylc-run/flow/log/job/1/one/01/job.out")
-assert "hello" in said.read_text()
-"""
 DASK = """
 from dask.distributed import Client
 from dask_jobqueue import SLURMCluster
