@@ -11,6 +11,7 @@ from redis.exceptions import RedisError
 
 from fairlog import credentials
 from fairlog.api.addresses import UNIX
+from fairlog.cli.failures import NoStore
 from fairlog.cli.session import Session, SessionByApi, locate, opened
 from fairlog.local.running import KNOWN, others_than
 from fairlog.watch.conditions import Around
@@ -47,7 +48,12 @@ def live(target: Target) -> Health:
     host, known = socket.gethostname(), credentials.named(target.data) if target.store is None else None
     if known is not None and (found := living(known.api, "")):
         return Health(ok=True, why=f"{host} has {', '.join(found)}")
-    url, cluster, up = locate(target)
+    try:
+        url, cluster, up = locate(target)
+    except NoStore:
+        if known is None:
+            raise
+        return Health(ok=False, why=_no_worker_behind(known.api, host))
     signs = [*living(url, cluster), *(living(f"{UNIX}{up.socket}", "") if up is not None else ())]
     if found := [name for name in signs if name.startswith(("master", "worker"))]:
         return Health(ok=True, why=f"{host} has {', '.join(found)}")
@@ -77,7 +83,7 @@ def _ready_behind(api: ApiClient, url: str, host: str) -> Health:
     """As `ready`, on a host that knows API servers only; without a token that may see the cluster, as far as it can."""
     here = [name for name in living(url, "") if name.startswith("worker")]
     if not here:
-        return Health(ok=False, why=f"no worker of the cluster behind {url} gives signs of life on {host}")
+        return Health(ok=False, why=_no_worker_behind(url, host))
     try:
         said = api.read("/v1/status", fresh="true")
     except (NotAuthenticated, NotAllowed):
@@ -137,6 +143,10 @@ def _last_words(log: Path) -> str:
 
 def _nothing(cluster: str, host: str) -> str:
     return f"no master of the cluster {cluster} runs on {host}, and no worker of it is in service"
+
+
+def _no_worker_behind(url: str, host: str) -> str:
+    return f"no worker of the cluster behind {url} gives signs of life on {host}"
 
 
 def _masters_of(session: Session, host: str) -> list[str]:

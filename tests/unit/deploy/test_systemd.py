@@ -110,6 +110,13 @@ def test_each_has_a_user_of_the_store_and_its_password_from_a_credential(unit: P
     assert "\nEnvironment=FAIRLOG_STORE_PASSWORD_FILE=%d/store-password\n" in text
 
 
+@pytest.mark.parametrize("unit", OURS, ids=lambda unit: unit.stem)
+def test_each_reads_a_file_of_its_own_last_as_the_stores_url_names_its_user(unit: Path) -> None:
+    files = [line.partition("=")[2] for line in unit.read_text().splitlines() if line.startswith("EnvironmentFile=")]
+    own = f"-/etc/fairlog/{unit.stem.removeprefix('fairlog-')}.env"
+    assert files == ([own] if "worker" in unit.stem else ["-/etc/fairlog/fairlog.env", own])
+
+
 def test_the_store_answers_only_the_users_of_its_acl_file() -> None:
     text = (FOLDER / "fairlog-store.service").read_text()
     assert "\nLoadCredential=users.acl:/etc/fairlog/users.acl\n" in text
