@@ -30,7 +30,7 @@ from workers import door
 from workers.bell import Bell, ring
 from workers.door import Ended, Held, Registrant, registering
 from workers.rundir import RunDir
-from workers.servers import ANSWER_S, MASTER_S, Servers, error_of, trusted
+from workers.servers import ANSWER_S, MASTER_S, Servers, error_of, has_answer, trusted
 from workers.store_door import StepNumbers
 from workers.token import PATIENCE_S, Terms, WorkerToken
 
@@ -143,12 +143,13 @@ class ApiAgentDoor:
             )
             if self._bell in ready:
                 self._bell.hush()
-            if not ready:
+            told = self._polling.sock in ready and has_answer(self._polling)
+            if not told and self._bell not in ready:
                 if time.monotonic() >= self._answer_by_s:
                     raise TimeoutError("it does not answer")
                 if self._calls_before == self._calls_made:
                     self._held = known  # the server would have told of anything else
-            elif self._polling.sock in ready:
+            elif told:
                 line, self._polling = self._polling, None
                 status, content = self._news.finish(line)
                 if status >= 400:

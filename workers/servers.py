@@ -9,7 +9,7 @@ import socket
 import ssl
 from collections.abc import Callable
 from functools import lru_cache
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -115,6 +115,42 @@ def base_of(url: str) -> str:
     return "" if url.startswith(UNIX) else urlsplit(url).path.rstrip("/")
 
 
+class _TlsConnection(HTTPSConnection):
+    """A connection by TLS, whose own messages, such as tickets of sessions, make its socket readable as well."""
+
+    _begun: HTTPResponse | None = None
+
+    def has_answer(self) -> bool:
+        """Whether the answer has begun, or the connection has ended; waits for nothing."""
+        if self._begun is None:
+            self._begun = HTTPResponse(self.sock)
+        self.sock.settimeout(0)
+        try:
+            self._begun.fp.peek(1)
+        except ssl.SSLWantReadError:
+            return False
+        finally:
+            self.sock.settimeout(self.timeout)
+        return True
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._begun is not None:
+            self._begun.close()
+            self._begun = None
+        super().close()
+
+    def response_class(self, sock: socket.socket, **about: Any) -> HTTPResponse:  # type: ignore[override] # noqa: ANN401
+        """The answer, of which a part may have been read."""
+        begun, self._begun = self._begun, None
+        return begun or HTTPResponse(sock, **about)
+
+
+def has_answer(line: HTTPConnection) -> bool:
+    """Whether the answer can be read from a connection whose socket is readable."""
+    return not isinstance(line, _TlsConnection) or line.has_answer()
+
+
 class _SocketConnection(HTTPConnection):
     """A connection to a Unix socket."""
 
@@ -135,7 +171,7 @@ def connection(url: str) -> HTTPConnection:
         return _SocketConnection(url.removeprefix(UNIX))
     parts = urlsplit(url)
     if parts.scheme == "https":
-        return HTTPSConnection(parts.hostname or "", parts.port, timeout=ANSWER_S, context=trusted())
+        return _TlsConnection(parts.hostname or "", parts.port, timeout=ANSWER_S, context=trusted())
     if parts.scheme == "http":
         return HTTPConnection(parts.hostname or "", parts.port, timeout=ANSWER_S)
     raise ServerError(f"the URL of an API begins with http://, https:// or {UNIX}, not {url!r}")
