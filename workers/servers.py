@@ -17,7 +17,7 @@ import msgspec
 
 from scheduler.model.errors import FairlogError, OtherVersion, stated_error
 from scheduler.model.versions import HEADER, MESSAGES
-from scheduler.service.addresses import UNIX
+from scheduler.service.addresses import UNIX, unreached
 from scheduler.service.outage import ApiAway
 from scheduler.store.secrets import UnreadableSecrets
 
@@ -55,7 +55,7 @@ class Servers:
             try:
                 status, content = self._ask(method, path, body, within_s)
             except (OSError, HTTPException) as failure:
-                error = ApiAway(f"{self.url} does not answer: {failure or type(failure).__name__}")
+                error = ApiAway(f"{self.url} does not answer: {unreached(failure) or type(failure).__name__}")
             else:
                 if status < 400:
                     return msgspec.json.decode(content, type=gives)

@@ -23,6 +23,7 @@ from fairlog.errors import Refused, Unreachable
 from scheduler.model import errors
 from scheduler.model.errors import CommandRejected, FairlogError, NotAuthenticated, stated_error
 from scheduler.model.sender import By
+from scheduler.service.addresses import unreached
 
 if TYPE_CHECKING:
     from scheduler.model.commands import Command, SubmitApp
@@ -104,7 +105,7 @@ class _Talk:
                     raise refusal
                 pause_s = float(answer.retry_after or RETRY_S) if isinstance(refusal, Refused) else RETRY_S
             else:
-                refusal = said or Unreachable(f"no API server answers at {self._urls[server]}: {answer}")
+                refusal = said or Unreachable(f"no API server answers at {self._urls[server]}: {unreached(answer)}")
             if self._server == server:  # else another thread has gone on from it
                 self._server = (server + 1) % len(self._urls)
             tried += 1

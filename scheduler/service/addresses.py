@@ -10,3 +10,9 @@ MAILBOX_VARIABLE = "FAIRLOG_MAILBOX"
 def is_api(address: str) -> bool:
     """Whether the address names API servers, and not a store."""
     return address.startswith((UNIX, "http://", "https://"))
+
+
+def unreached(why: object) -> str:
+    """Why a server is not reached; of a certificate whose authority is not known, also how to name that."""
+    said = str(why)
+    return f"{said}; SSL_CERT_FILE names the file of an authority of yours" if "VERIFY_FAILED" in said else said
