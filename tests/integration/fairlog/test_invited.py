@@ -144,12 +144,6 @@ def test_an_invitation_that_was_refused_is_good_for_another_attempt(site: Site) 
         (("--id", "w9"), "is that of worker/w8"),
     ):
         assert why in site.refused(w8, "w8.invitation", *options).err
-    unknown = site.machine("unknown")
-    del unknown.env["SSL_CERT_FILE"]
-    for verb in ("login", "worker"):
-        unknown.env["FAIRLOG_TIMEOUT"] = "1"
-        said = unknown.sh(f"timeout 20 fairlog {verb} --api {site.url} < w8.invitation").err
-        assert "SSL_CERT_FILE names the file of an authority of yours" in said
     taken = site.machine("person").sh(f"fairlog login --api {site.url} < w8.invitation")
     assert "this token is for worker w8, not for people" in taken.err
     with command(site.machine("another"), join, "worker") as worker:

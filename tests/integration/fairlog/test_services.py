@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import pytest
@@ -114,9 +115,16 @@ def store(machine: Machine, port: int) -> Iterator[None]:
             server.kill()
 
 
+@pytest.fixture
+def root() -> Iterator[Path]:
+    """A folder with so short a path that sockets can be in it."""
+    with TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
 @pytest.mark.slow
-def test_the_lines_of_the_page_and_the_units_make_a_cluster_on_one_machine(tmp_path: Path) -> None:
-    machine, port, api = Machine(tmp_path, Shell(tmp_path / "home")), free_port(), free_port()
+def test_the_lines_of_the_page_and_the_units_make_a_cluster_on_one_machine(root: Path) -> None:
+    machine, port, api = Machine(root, Shell(root / "home")), free_port(), free_port()
     typed = lines()
     whole = [next((line for line in typed if line.startswith(each)), "") for each in ALONE]
     assert typed[: len(ALONE)] == whole
@@ -133,14 +141,14 @@ def test_the_lines_of_the_page_and_the_units_make_a_cluster_on_one_machine(tmp_p
     }
     for name, variables in own.items():
         text = "".join(f"{key}={value}\n" for key, value in variables.items())
-        (tmp_path / f"etc/fairlog/{name}.env").write_text(text)
+        (root / f"etc/fairlog/{name}.env").write_text(text)
     assert typed[first] == f"{STARTED}fairlog-store fairlog-master fairlog-api"
     with ExitStack() as running:
         running.enter_context(store(machine, port))
         for name in ("fairlog-master", "fairlog-api"):
             running.enter_context(machine.service(name))
         machine.type(["umask 077", *typed[first + 1 : second]])  # of the same shell
-        invitation = tmp_path / "etc/fairlog/worker.invitation"
+        invitation = root / "etc/fairlog/worker.invitation"
         assert stat.S_IMODE(invitation.stat().st_mode) == 0o600
         assert (typed[second], invitation.read_text()[:3]) == (f"{STARTED}fairlog-worker", "fl_")
         running.enter_context(machine.service("fairlog-worker"))
