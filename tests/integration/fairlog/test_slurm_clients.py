@@ -124,6 +124,7 @@ while states() != ["done", "done"]:
     assert time.monotonic() < until, states()
     time.sleep(0.5)
 assert "4096M" in subprocess.run([mq, "config", "slurm"], capture_output=True, text=True, check=True).stdout
+subprocess.run([mq, "daemon", "stop"], check=True)
 """
 NIPYPE = """
 import os
