@@ -422,7 +422,7 @@ def test_a_mail_has_the_figures_and_an_id(tmp_path: Path) -> None:
             bench.look()
     text = "\n".join(said)
     (identity, *_) = bench.book.pages.apps.ids
-    assert "rcpt TO:<ann@example.org>" in text
+    assert "rcpt to:<ann@example.org>" in text.lower()
     assert f"Message-ID: <{identity}@example.org>" in text
     assert "Subject: app a! of ann at acme finished" in text
     assert "cpuMs: 2000" in text
