@@ -38,6 +38,7 @@ from scheduler.model.errors import (
     UnknownExecutor,
     UnknownKind,
     UnknownToken,
+    UnknownUser,
     UnknownWorker,
     UnsuitableStore,
 )
@@ -112,6 +113,7 @@ __all__ = [
     "UnknownExecutor",
     "UnknownKind",
     "UnknownToken",
+    "UnknownUser",
     "UnknownWorker",
     "Unreachable",
     "UnsuitableStore",
