@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 from abc import ABC, abstractmethod
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -164,6 +164,11 @@ class Dialogue:
             return {}
         return said
 
+    def close(self) -> None:
+        """End the connection."""
+        with suppress(OSError):
+            self._file.close()
+
 
 class Callers(ABC):
     """Whoever connects to a socket with the key of the app: each is served by a thread."""
@@ -224,7 +229,8 @@ class OtherRanks(Callers):
             line, about = self._greet(tls, connection)
             line.say(heard=True)
             if "command" in about:
-                line.say(code=self._run(about["rank"], about["command"]))
+                with closing(line):
+                    line.say(code=self._run(about["rank"], about["command"]))
                 return
             self.joined(about)
             with self._news:
@@ -318,6 +324,7 @@ def call_first(**about: object) -> Dialogue:
             line.say(**about)
             if "heard" in line.hear():
                 return line
+        line.close()
         time.sleep(AGAIN_S)
 
 
@@ -327,5 +334,5 @@ def _agent(words: Sequence[str]) -> int:
     rank, command = int(words[at].removeprefix(_NAME)), " ".join(words[at + 1 :])
     if rank == 0:
         return _run(command)
-    line = call_first(rank=rank, command=command)
-    return int(line.hear().get("code", _LOST))
+    with closing(call_first(rank=rank, command=command)) as line:
+        return int(line.hear().get("code", _LOST))

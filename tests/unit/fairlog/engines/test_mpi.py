@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import zipfile
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -109,8 +109,8 @@ def run_there(codes: list[int]) -> None:
 
 def rank_1() -> None:
     """Run the one command that rank 0 wants run here."""
-    line = mpi_node.call_first(rank=1)
-    line.say(code=mpi_node._run(line.hear()["run"]))
+    with closing(mpi_node.call_first(rank=1)) as line:
+        line.say(code=mpi_node._run(line.hear()["run"]))
 
 
 def codes_of(server: Listener) -> list[int]:
@@ -120,10 +120,13 @@ def codes_of(server: Listener) -> list[int]:
     for each in others:
         each.daemon = True
         each.start()
-    mpi_node.OtherRanks().serve(server)
+    ranks = mpi_node.OtherRanks()
+    ranks.serve(server)
     assert server.number < 0
     for each in others:
         each.join(HOPELESS_S)
+    for line in ranks._lines.values():
+        line.close()
     return codes
 
 
@@ -173,7 +176,7 @@ def test_who_was_not_heard_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
         line, said = greet(others, *about)
         if len(dropped) < 2:
             dropped.append(said)
-            line._file.close()
+            line.close()
             raise OSError(errno.ECONNRESET, "dropped")
         return line, said
 
@@ -192,9 +195,9 @@ def test_rank_0_ends_well_once_all_others_have_come_and_gone(monkeypatch: pytest
         lines = [mpi_node.call_first(rank=rank) for rank in (1, 2)]
         assert dismissing.is_alive(), "it waits for who is there"
         assert [line.hear() for line in lines[:1]] == [{"end": 0}]
-        lines[0]._file.close()
+        lines[0].close()
         assert lines[1].hear() == {"end": 0}
-        lines[1]._file.close()
+        lines[1].close()
         dismissing.join(HOPELESS_S)
         assert not dismissing.is_alive()
         server.shutdown(socket.SHUT_RDWR)  # whoever waits for a connection goes on
