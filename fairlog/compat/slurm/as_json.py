@@ -12,7 +12,7 @@ from typing import Any
 
 from fairlog.compat.slurm import jobs
 from fairlog.compat.slurm.jobs import SlurmJob
-from fairlog.compat.slurm.nodes import NO_GRES, SlurmNode, list_of
+from fairlog.compat.slurm.nodes import SlurmNode, gres, list_of
 from fairlog.compat.slurm.tables import CLUSTER, PARTITION, QOS
 
 _FLAGS = {"drng": (["DRAIN"], "mixed"), "drain": (["DRAIN"], "idle"), "mix": ([], "mixed"), "alloc": ([], "allocated")}
@@ -198,8 +198,8 @@ def of_node(node: SlurmNode) -> dict[str, Any]:
         "cores": node.cores,
         "cpus": node.cores,
         "free_memory": node.memory - node.used_memory,
-        "gres": "" if node.gres == NO_GRES else node.gres,
-        "gres_used": "" if node.gres_used == NO_GRES else node.gres_used,
+        "gres": gres(node.offered),
+        "gres_used": node.gres_used if node.offered else "",
         "hostname": node.worker["host"],
         "idle_cpus": node.counts[1],
         "name": node.name,

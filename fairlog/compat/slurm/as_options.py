@@ -160,7 +160,8 @@ def _array(asked: sbatch.SbatchOptions) -> list[str]:
     return ["--array", sbatch.read_array(asked.get("array"))[0], "--keep-going"]
 
 
-def _dependencies(asked: sbatch.SbatchOptions) -> list[str]:
+def dependencies(asked: sbatch.SbatchOptions) -> list[str]:
+    """The options that say for which jobs it waits, none without --dependency. Raises: Refused."""
     said = sbatch.read_dependencies(asked.get("dependency"))
     earlier: Mapping[str, Iterable[str]] = said["after"]
     after = [word for condition, jobs in earlier.items() for job in jobs for word in ("--after", f"{job}:{condition}")]
@@ -217,7 +218,7 @@ _TRANSLATED: dict[tuple[str, ...], Callable[[sbatch.SbatchOptions], list[str]]] 
     ("time",): _time,
     ("signal",): _signal,
     ("array",): _array,
-    ("dependency",): _dependencies,
+    ("dependency",): dependencies,
     ("begin",): _begin,
     ("export",): _export,
     ("hold",): lambda _: ["--hold"],

@@ -208,9 +208,9 @@ def _outside(asked: SbatchOptions, options: list[str], command: list[str]) -> in
 
 def _waits(asked: SbatchOptions) -> list[str]:
     """The options of our verb that say for what the job waits. Raises: Refused."""
-    found = sbatch.read_dependencies(asked.get("dependency"))
-    words = [word for how, jobs in found["after"].items() for job in jobs for word in ("--after", f"{job}:{how}")]
-    words += ["--singleton"] * found[sbatch.SINGLETON] + ["--hold"] * ("hold" in asked)
+    from fairlog.compat.slurm.as_options import dependencies  # noqa: PLC0415 (in a job, nothing is submitted)
+
+    words = [*dependencies(asked), *(["--hold"] if "hold" in asked else [])]
     if (begin := asked.get("begin")) is not None:
         at = times.read_moment(begin, "begin", ahead=True) / 1000
         words += ["--begin", time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(at))]
